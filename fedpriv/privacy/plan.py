@@ -38,13 +38,12 @@ et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of 
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, cast
 
-from fedpriv.hashes import document_sha256
+from fedpriv.hashes import document_sha256, hex_digest
 from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.parts import Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.accounting import (
@@ -178,12 +177,6 @@ def _trials(name: str, value: Any) -> Trials:
     return value if isinstance(value, Trials) else Trials.from_json(value)
 
 
-def _sha256(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
-        raise ValueError(f"{name} {value!r} is not 64 hex digits; give the digest of the roster")
-    return value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Guarantee(Part):
     """The fields that plans of both kinds have."""
@@ -191,7 +184,7 @@ class _Guarantee(Part):
     relation: Annotated[Relation, _relation] = Relation.ADD_REMOVE
     delta: float | None = None
     max_examples_per_user: PositiveInt | None = None
-    roster_sha256: Annotated[str, _sha256] | None = None
+    roster_sha256: Annotated[str, hex_digest] | None = None
     unit: Unit = "user"
 
     @property
