@@ -44,3 +44,14 @@ def document_sha256(document: Any) -> str:
     True
     """
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def hex_digest(name: str, value: Any) -> str:
+    """Return a SHA-256 in hex, checked.
+
+    Raises:
+        ValueError: If it is not 64 lowercase hex digits.
+    """
+    if not isinstance(value, str) or len(value) != 64 or set(value) - set("0123456789abcdef"):
+        raise ValueError(f"{name} {value!r} is not 64 hex digits; give a SHA-256")
+    return value

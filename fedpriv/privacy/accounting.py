@@ -66,6 +66,7 @@ from __future__ import annotations
 
 import functools
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -195,10 +196,8 @@ def epsilon_of(
             accountant="none",
             reason="no noise is added",
         )
-    charged = tuple(groups.items())
-    if trials is not None:
-        return _of_trials(charged, probability("delta", delta), related, trials)
-    return _epsilon(charged, checked_delta(delta, groups), related, max(rounds, 1))
+    checked = checked_delta(delta, groups) if trials is None else probability("delta", delta)
+    return _epsilon(tuple(groups.items()), checked, related, max(rounds, 1), trials)
 
 
 def checked_delta(delta: float, events: Collection[Event]) -> float:
@@ -215,29 +214,38 @@ def checked_delta(delta: float, events: Collection[Event]) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _epsilon(
-    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, num_rounds: int
+    groups: tuple[tuple[Event, int], ...],
+    delta: float,
+    relation: Relation,
+    num_rounds: int,
+    trials: Trials | None,
 ) -> Epsilon:
     for event, _ in groups:
         check_relation(event, relation)
-    summed = _pure_epsilon(groups, relation)
+    summed = None if trials else _pure_epsilon(groups, relation)
     rdp_only = any(event.kind in ("fixed-size-gaussian", "zcdp") for event, _ in groups)
+    by_rdp = rdp_only or trials is not None
     groups = tuple((event, count) for event, count in groups if count)
     answer = functools.partial(Epsilon, delta=delta, relation=relation)
     if not groups:
-        accountant = "composition" if delta == 0.0 else "RDP" if rdp_only else "PLD"
+        accountant = "composition" if delta == 0.0 else "RDP" if by_rdp else "PLD"
         return answer(value=0.0, rdp=None if delta == 0.0 else 0.0, accountant=accountant)
     if delta == 0.0:
         assert summed is not None
         return answer(value=summed, accountant="composition")
-    rdp = _rdp_epsilon(groups, delta, relation)
-    if rdp_only:
-        if rdp is None:
-            raise ValueError(
-                "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
-                "that it does not (capped cohorts, devices) in one ledger; run them as two plans"
-            )
-        return answer(value=rdp, rdp=rdp, accountant="RDP")
-    if _too_many(groups, num_rounds):
+    rdp = _rdp_epsilon(groups, delta, relation, trials)
+    if rdp is None and trials is not None:
+        kinds = ", ".join(sorted({event.kind for event, _ in groups}))
+        raise ValueError(
+            f"the best of several trials is accounted by RDP, which does not account {kinds} under "
+            f"{relation.value}; run the trials without a cap, and with a person's devices grouped"
+        )
+    if rdp is None and rdp_only:
+        raise ValueError(
+            "charges that only RDP accounts (fixed-size cohorts, zCDP answers) and charges "
+            "that it does not (capped cohorts, devices) in one ledger; run them as two plans"
+        )
+    if by_rdp or _too_many(groups, num_rounds):
         if rdp is None and summed is None:
             raise ValueError(
                 f"{num_rounds:,} charges are more than the {MOST_BY_PLD:,} that a privacy loss "
@@ -249,40 +257,12 @@ def _epsilon(
         value, accountant = _pld_epsilon(groups, delta, relation, num_rounds), "PLD"
     if summed is not None and summed <= value:
         return answer(value=summed, rdp=rdp, accountant="composition")
-    return answer(value=value, rdp=rdp, accountant=accountant, reason=_unresolved(value))
-
-
-def _unresolved(value: float) -> str:
-    return "beyond what the accountant can resolve" if math.isinf(value) else ""
+    reason = "beyond what the accountant can resolve" if math.isinf(value) else ""
+    return answer(value=value, rdp=rdp, accountant=accountant, reason=reason)
 
 
 def _too_many(groups: Sequence[tuple[Event, int]], num_rounds: int) -> bool:
     return num_rounds * max(event.rows or 1 for event, _ in groups) > MOST_BY_PLD
-
-
-@functools.lru_cache(maxsize=4096)
-def _of_trials(
-    groups: tuple[tuple[Event, int], ...], delta: float, relation: Relation, trials: Trials
-) -> Epsilon:
-    """Return the ε of a study that releases the best of several trials."""
-    for event, _ in groups:
-        check_relation(event, relation)
-    groups = tuple((event, count) for event, count in groups if count)
-    value = _rdp_epsilon(groups, delta, relation, trials) if groups else 0.0
-    if value is None:
-        kinds = ", ".join(sorted({event.kind for event, _ in groups}))
-        raise ValueError(
-            f"the best of several trials is accounted by RDP, which does not account {kinds} under "
-            f"{relation.value}; run the trials without a cap, and with a person's devices grouped"
-        )
-    return Epsilon(
-        value=value,
-        delta=delta,
-        relation=relation,
-        rdp=value,
-        accountant="RDP",
-        reason=_unresolved(value),
-    )
 
 
 def check_relation(event: Event, relation: Relation) -> None:
@@ -374,48 +354,15 @@ def _one_loss(
     event: Event, relation: Relation, interval: float, count: int
 ) -> pld.PrivacyLossDistribution:
     """Return the privacy loss of one charge (of `count`, for a plain Gaussian) on a grid."""
+    from fedpriv.privacy.gaussian_loss import LOSSES, gaussian_loss
+
     check_relation(event, relation)
-    if event.kind in _ADDED:
-        return _ADDED[event.kind](event, relation, interval)
-    if event.kind == "pure":
-        from dp_accounting.pld import common
-        from dp_accounting.pld import privacy_loss_distribution as pld
-
-        parameters = common.DifferentialPrivacyParameters(
-            relation.moved * (event.epsilon or 0.0), 0.0
-        )
-        return pld.from_privacy_parameters(parameters, value_discretization_interval=interval)
-    from fedpriv.privacy.gaussian_loss import (
-        capped_gaussian_loss,
-        devices_gaussian_loss,
-        gaussian_loss,
-        objective_loss,
-    )
-
-    if event.shift is not None:
-        return objective_loss(event.sigma, event.shift, interval=interval, relation=relation)
-    if event.kind == "poisson-devices-gaussian":
-        assert event.sampling_prob and event.devices
-        return devices_gaussian_loss(
-            event.sigma,
-            sampling_prob=event.sampling_prob,
-            devices=event.devices,
-            interval=interval,
-            relation=relation,
-        )
-    if event.kind == "truncated-poisson-gaussian":
-        assert event.num_users and event.sampling_prob and event.cap
-        return capped_gaussian_loss(
-            event.sigma,
-            num_users=event.num_users,
-            sampling_prob=event.sampling_prob,
-            cap=event.cap,
-            interval=interval,
-            relation=relation,
-        )
+    loss = _ADDED.get(event.kind) or LOSSES.get(event.kind)
+    if loss is not None:
+        return loss(event, relation, interval)
     return gaussian_loss(
         event.sigma / math.sqrt(count),
-        sampling_prob=1.0 if event.sampling_prob is None else event.sampling_prob,
+        sampling_prob=event.sampling_prob or 1.0,
         interval=interval,
         relation=relation,
     )
@@ -544,51 +491,40 @@ def _smallest_within(
 ) -> float:
     """Return log σ with excess in [-1e-4, 0], for an excess falling in log σ.
 
-    Bracket by growing steps from `start`, then regula falsi with halving (the Illinois rule);
-    the returned end of the bracket was itself evaluated and found within the target.
+    Bracket by growing steps from `start`, then Brent's method. What is returned was itself
+    evaluated and found within the target.
     """
-    bottom, top = (
-        math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12,
-        math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12,
-    )
+    bottom = math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12
+    top = math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12
+    within: list[float] = []
+
+    @functools.cache
+    def gap(point: float) -> float:
+        found = excess(point)
+        if found <= 0.0:
+            within.append(point)
+        # Aim a little inside the target, else the last steps all land just outside it.
+        return 0.0 if -1e-4 <= found <= 0.0 else min(found, 10.0) + 5e-5
+
     low = high = min(max(start, bottom), top)
-    gap_low = gap_high = excess(high)
-    down, up = step, step
-    while gap_high > 0.0:
+    while gap(high) > 0.0:
         if high >= top:
             raise NoNoiseFitsError(
                 f"target_epsilon {target:g} is out of reach even with a noise "
                 f"multiplier of {LARGEST_NOISE_MULTIPLIER:g}; raise it or delta, or "
                 "lower the number of rounds or the cohort"
             )
-        low, gap_low = high, gap_high
-        high, up = min(high + up, top), 2.0 * up
-        gap_high = excess(high)
-    while gap_low <= 0.0 and gap_high < -1e-4:
+        low, high, step = high, min(high + step, top), 2.0 * step
+    while gap(low) < 0.0:
         if low <= bottom:
             raise NoNoiseFitsError(
                 f"target_epsilon {target:g} asks for no noise to speak of (even a "
                 f"noise multiplier of {SMALLEST_NOISE_MULTIPLIER} stays within it); "
                 "lower it, or ask for noise 'none'"
             )
-        high, gap_high = low, gap_low
-        low, down = max(low - down, bottom), 2.0 * down
-        gap_low = excess(low)
-    weight_low, weight_high = gap_low, gap_high
-    for _ in range(100):
-        if gap_high >= -1e-4 or high - low < 1e-9:
-            break
-        guess = 0.5 * (low + high)
-        if math.isfinite(weight_low):
-            # Aim a little inside the target, else the last steps all land just outside it.
-            aimed = high - (weight_high + 5e-5) * (high - low) / (weight_high - weight_low)
-            guess = aimed if low < aimed < high else guess
-        gap = excess(guess)
-        if gap > 0.0:
-            low, weight_low, weight_high = guess, gap, weight_high / 2.0
-        else:
-            high, gap_high, weight_high, weight_low = guess, gap, gap, weight_low / 2.0
-    return high
+        high, low, step = low, max(low - step, bottom), 2.0 * step
+    library("scipy.optimize").brentq(gap, low, high, xtol=1e-9)
+    return min(within)
 
 
 @functools.lru_cache(maxsize=64)
@@ -612,16 +548,7 @@ def affordable_rounds(
 
     if spent(num_rounds) <= target:
         return num_rounds
-    low, high = 0, num_rounds - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if spent(middle) <= target else (low, middle - 1)
-    return low
-
-
-# Orders between 1 + e^-15 and 1 + e^35: where ρ is below e^-60 nothing is left to minimise.
-_FIRST, _LAST = -15.0, 35.0
-_GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
+    return bisect_right(range(1, num_rounds), target, key=spent)
 
 
 def epsilon_bs16(rho: float, delta: float) -> float:
@@ -661,41 +588,37 @@ def epsilon_of_rho(rho: float, delta: float) -> float:
         order = 1.0 + excess
         return order * rho + log_excess - math.log(order) + (left - math.log(order)) / excess
 
-    # The minimum lies where αρ and ln(1/δ)/(α - 1) are alike, or near order 1 where δ is large.
-    low, high = _FIRST, _LAST
-    inner = [high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)]
-    found = [bound(point) for point in inner]
-    for _ in range(80):
-        if found[0] <= found[1]:
-            high, inner[1], found[1] = inner[1], inner[0], found[0]
-            inner[0] = high - _GOLDEN * (high - low)
-            found[0] = bound(inner[0])
-        else:
-            low, inner[0], found[0] = inner[0], inner[1], found[1]
-            inner[1] = low + _GOLDEN * (high - low)
-            found[1] = bound(inner[1])
     # The plain conversion is that of one order, so it is above the minimum but for rounding.
-    return max(0.0, min(*found, epsilon_bs16(rho, delta)))
+    return max(0.0, min(_least(bound), epsilon_bs16(rho, delta)))
 
 
 def rho_of_epsilon(epsilon: float, delta: float) -> float:
-    """Return the largest ρ whose `epsilon_of_rho` does not exceed this ε.
+    """Return the largest ρ whose `epsilon_of_rho` does not exceed this ε, less a part in 10¹².
 
     Raises:
         ValueError: If ε is not positive, or δ not strictly between 0 and 1.
     """
-    epsilon = positive_float("epsilon", epsilon)
-    low = rho_bs16(epsilon, delta)
-    high = 2.0 * low
-    while epsilon_of_rho(high, delta) <= epsilon:
-        low, high = high, 2.0 * high
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        if epsilon_of_rho(middle, delta) <= epsilon:
-            low = middle
-        else:
-            high = middle
-    return low
+    epsilon, left = positive_float("epsilon", epsilon), _log_inverse(delta)
+
+    def less(log_excess: float) -> float:
+        """Return -ρ of the conversion by one order, which is `epsilon_of_rho`'s bound solved."""
+        excess = math.exp(log_excess)
+        order = 1.0 + excess
+        fixed = log_excess - math.log(order) + (left - math.log(order)) / excess
+        return (fixed - epsilon) / order
+
+    return max(-_least(less), rho_bs16(epsilon, delta)) * (1.0 - 1e-12)
+
+
+def _least(bound: Callable[[float], float]) -> float:
+    """Return the least value over every order α, of log(α - 1).
+
+    Orders are between 1 + e^-15 and 1 + e^35: where ρ is below e^-60 nothing is left to minimise.
+    """
+    found = library("scipy.optimize").minimize_scalar(
+        bound, bounds=(-15.0, 35.0), method="bounded", options={"xatol": 1e-10}
+    )
+    return float(found.fun)
 
 
 def _log_inverse(delta: float) -> float:

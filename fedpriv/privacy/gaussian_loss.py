@@ -1,12 +1,10 @@
-"""The privacy loss of one Gaussian answer on a grid, all cells at once; and of many answers.
+"""The privacy loss of one answer on a grid, all cells at once; and of many answers.
 
 dp-accounting inverts the privacy loss cell by cell, one Python call each, which is most of what
-pricing an event takes; and composing takes longest over where the tails may be cut off.
-`GaussianLoss` is their class with that one step in numpy; bounds of the grid, tails, distributions
-of the noise and the pessimistic "Connect the Dots" are theirs, as is all that is done with what
-comes out. Formulas, edge cases and the order of operations are those of `AdditiveNoisePrivacyLoss`
-(0.6.0), so figures are equal to the last bit where numpy's functions answer alike for one number
-and for many; tests compare with theirs. Tails are cut where their bound says.
+pricing an event takes; and composing takes longest over where the tails may be cut off. `deltas` is
+that one step in numpy, for their classes of a Gaussian and of a mixture; bounds of the grid, tails,
+distributions of the noise and the pessimistic "Connect the Dots" are theirs, as is all that is done
+with what comes out. Tests compare with theirs. Tails are cut where their bound says.
 
 Loading this module loads dp-accounting (a second): import it where it is called.
 
@@ -21,11 +19,10 @@ Loading this module loads dp-accounting (a second): import it where it is called
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import numpy as np
-from dp_accounting.pld import pld_pmf
+from dp_accounting.pld import common, pld_pmf, privacy_loss_distribution
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 from dp_accounting.pld.privacy_loss_mechanism import (
     AdjacencyType,
@@ -58,25 +55,29 @@ def gaussian_loss(
     Raises:
         ValueError: If σ or q is out of range.
     """
+
+    def on_grid(adjacency: AdjacencyType) -> pld_pmf.PLDPmf:
+        loss = GaussianPrivacyLoss(sigma, sampling_prob=sampling_prob, adjacency_type=adjacency)
+        return _on_grid(loss, interval)
+
     if relation is Relation.REPLACE_ONE:
-        replaced = _on_grid(AdjacencyType.REPLACE, sigma, sampling_prob, interval)
-        return PrivacyLossDistribution(replaced)
-    removed = _on_grid(AdjacencyType.REMOVE, sigma, sampling_prob, interval)
+        return PrivacyLossDistribution(on_grid(AdjacencyType.REPLACE))
+    removed = on_grid(AdjacencyType.REMOVE)
     if sampling_prob == 1.0:
         return PrivacyLossDistribution(removed)
-    return PrivacyLossDistribution(
-        removed, _on_grid(AdjacencyType.ADD, sigma, sampling_prob, interval)
+    return PrivacyLossDistribution(removed, on_grid(AdjacencyType.ADD))
+
+
+def pure_loss(event: Event, relation: Relation, interval: float) -> PrivacyLossDistribution:
+    """Return the privacy loss distribution of one ε-DP answer; arguments as of `LOSSES`."""
+    parameters = common.DifferentialPrivacyParameters(relation.moved * (event.epsilon or 0.0), 0.0)
+    return privacy_loss_distribution.from_privacy_parameters(
+        parameters, value_discretization_interval=interval
     )
 
 
 def capped_gaussian_loss(
-    sigma: float,
-    *,
-    num_users: int,
-    sampling_prob: float,
-    cap: int,
-    interval: float,
-    relation: Relation,
+    event: Event, relation: Relation, interval: float
 ) -> PrivacyLossDistribution:
     """Return the privacy loss distribution of one answer about a cohort of at most `cap` users.
 
@@ -84,33 +85,32 @@ def capped_gaussian_loss(
     decides also whether another is kept: the answer is priced as one in which a user is replaced.
 
     Args:
-        sigma: As for `gaussian_loss`.
-        num_users: Size of the roster.
-        sampling_prob: q, in (0, 1).
-        cap: Largest cohort.
-        interval: As for `gaussian_loss`.
+        event: Of kind "truncated-poisson-gaussian".
         relation: The neighbouring relation.
+        interval: As for `gaussian_loss`.
 
     Returns:
         What `from_truncated_subsampled_gaussian_mechanism` of dp-accounting returns.
-
-    Raises:
-        ValueError: If σ or q is out of range.
     """
-    below = gaussian_loss(sigma, sampling_prob=sampling_prob, interval=interval, relation=relation)
+    num_users, prob, cap = event.num_users, event.sampling_prob, event.cap
+    assert num_users and prob and cap
+    below = gaussian_loss(event.sigma, sampling_prob=prob, interval=interval, relation=relation)
     # The probability that the cohort is over the cap, for a user who was drawn.
-    over = float(_BINOM.sf(cap - 1, num_users - 1, sampling_prob))
+    over = float(_BINOM.sf(cap - 1, num_users - 1, prob))
     if over == 0.0:
         return below
-    drawn = _BINOM.sf(cap, num_users, sampling_prob) * cap / over / num_users
+    drawn = _BINOM.sf(cap, num_users, prob) * cap / over / num_users
     above = gaussian_loss(
-        sigma / 2, sampling_prob=float(drawn), interval=interval, relation=Relation.REPLACE_ONE
+        event.sigma / 2,
+        sampling_prob=float(drawn),
+        interval=interval,
+        relation=Relation.REPLACE_ONE,
     )
     return above.compute_mixture(below, over)
 
 
 def devices_gaussian_loss(
-    sigma: float, *, sampling_prob: float, devices: int, interval: float, relation: Relation
+    event: Event, relation: Relation, interval: float
 ) -> PrivacyLossDistribution:
     """Return the loss of one answer for a person with several devices, drawn and bounded alone.
 
@@ -118,30 +118,26 @@ def devices_gaussian_loss(
     Gaussians (Choquette-Choo et al. 2023, arXiv:2310.15526, Corollary 4.7).
 
     Args:
-        sigma: Standard deviation of the noise over the largest norm of one device's part, above 0.
-        sampling_prob: q, the probability that a device is drawn, in (0, 1].
-        devices: How many the person has at most.
-        interval: As for `gaussian_loss`.
+        event: Of kind "poisson-devices-gaussian".
         relation: Not replace-one: the person is there with all devices, or not.
-
-    Raises:
-        ValueError: If a number is out of range.
+        interval: As for `gaussian_loss`.
     """
-    if devices == 1 or sampling_prob == 1.0:
+    sigma, prob, devices = event.sigma, event.sampling_prob, event.devices
+    assert prob and devices
+    if devices == 1 or prob == 1.0:
         return gaussian_loss(
-            sigma / devices, sampling_prob=sampling_prob, interval=interval, relation=relation
+            sigma / devices, sampling_prob=prob, interval=interval, relation=relation
         )
-    sums, probs = device_sums(devices, sampling_prob)
+    sums, probs = device_sums(devices, prob)
 
     def on_grid(adjacency: AdjacencyType) -> pld_pmf.PLDPmf:
-        return _discretised(MixtureLoss(sigma, sums, probs, adjacency_type=adjacency), interval)
+        loss = MixtureGaussianPrivacyLoss(sigma, sums, probs, adjacency_type=adjacency)
+        return _on_grid(loss, interval)
 
     return PrivacyLossDistribution(on_grid(AdjacencyType.REMOVE), on_grid(AdjacencyType.ADD))
 
 
-def objective_loss(
-    sigma: float, shift: float, *, interval: float, relation: Relation
-) -> PrivacyLossDistribution:
+def objective_loss(event: Event, relation: Relation, interval: float) -> PrivacyLossDistribution:
     """Return the loss of a released minimum of an objective with a Gaussian linear term.
 
     A user who is there or not changes the term that has this minimum by c ∈ [0, L] along a line
@@ -150,24 +146,30 @@ def objective_loss(
     at most the shift.
 
     Args:
-        sigma: Standard deviation of the term's coordinates over L.
-        shift: Loss besides.
-        interval: As for `gaussian_loss`.
+        event: Of kind "objective-gaussian"; σ is the standard deviation of the term's coordinates
+            over L, the shift is the loss besides.
         relation: Not replace-one: a replaced user changes the term along two lines.
-
-    Raises:
-        ValueError: If σ is out of range.
+        interval: As for `gaussian_loss`.
     """
-    plain = gaussian_loss(sigma, sampling_prob=1.0, interval=interval, relation=relation)
+    plain = gaussian_loss(event.sigma, sampling_prob=1.0, interval=interval, relation=relation)
     cells = plain._pmf_remove.to_dense_pmf()
     below = max(0, min(-cells._lower_loss, cells.size - 1))
     probs = np.array(cells._probs[below:])
     probs[0] += cells._probs[:below].sum()
-    lowest = cells._lower_loss + below + math.ceil(shift / interval)
+    lowest = cells._lower_loss + below + math.ceil((event.shift or 0.0) / interval)
     raised = pld_pmf.DensePLDPmf(
         interval, lowest, probs, cells._infinity_mass, cells._pessimistic_estimate
     )
     return PrivacyLossDistribution(raised)
+
+
+LOSSES = {
+    "pure": pure_loss,
+    "truncated-poisson-gaussian": capped_gaussian_loss,
+    "poisson-devices-gaussian": devices_gaussian_loss,
+    "objective-gaussian": objective_loss,
+}
+"""By kind, the loss of one charge from event, relation and interval; of others `gaussian_loss`."""
 
 
 def grid_interval(event: Event, num_rounds: int, relation: Relation) -> float:
@@ -250,156 +252,93 @@ def _kept_range(probs: NDArray[np.float64], count: int) -> tuple[int, int]:
 
 
 def _on_grid(
-    adjacency: AdjacencyType, sigma: float, sampling_prob: float, interval: float
+    loss: GaussianPrivacyLoss | MixtureGaussianPrivacyLoss, interval: float
 ) -> pld_pmf.PLDPmf:
-    loss = GaussianLoss(sigma, sampling_prob=sampling_prob, adjacency_type=adjacency)
-    return _discretised(loss, interval)
-
-
-def _discretised(loss: GaussianLoss | MixtureLoss, interval: float) -> pld_pmf.PLDPmf:
+    """Return a loss on a grid, as dp-accounting discretises it: pessimistically."""
     bounds = loss.connect_dots_bounds()
     assert bounds.epsilon_lower is not None and bounds.epsilon_upper is not None
     lower = math.floor(bounds.epsilon_lower / interval)
     upper = math.ceil(bounds.epsilon_upper / interval)
     at: Any = np.arange(lower, upper + 1) * interval
-    deltas: Any = loss.get_delta_for_epsilon(at)
-    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, lower, upper, deltas)
+    return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(
+        interval, lower, upper, deltas(loss, at)
+    )
 
 
-class GaussianLoss(GaussianPrivacyLoss):
-    """`GaussianPrivacyLoss` whose δ of many ε is computed at once."""
+def deltas(
+    loss: GaussianPrivacyLoss | MixtureGaussianPrivacyLoss, losses: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return δ at each ε: `loss.get_delta_for_epsilon(losses)`, without a call for each.
 
-    def get_delta_for_epsilon(self, epsilon: Any) -> Any:
-        """Return δ of one ε, a float, or of many, an array of shape (num_cells,).
+    A cutoff that is taken near the true one makes δ too small by the square of the distance only.
 
-        Raises:
-            ValueError: If an ε has no inverse: sub-sampling keeps the loss on one side of a limit.
-        """
-        alone = isinstance(epsilon, numbers.Number)
-        losses = np.atleast_1d(np.asarray(epsilon, dtype=float))
-        deltas = np.zeros_like(losses)
-        # Beyond the limit one distribution is above the other everywhere: δ is 0, or 1 - exp(ε).
-        # Replacing has no limit.
-        inside = np.full_like(losses, True, dtype=bool)
-        if self.sampling_prob < 1.0 and self.adjacency_type is AdjacencyType.ADD:
-            inside = losses < -math.log1p(-self.sampling_prob)
-        elif self.sampling_prob < 1.0 and self.adjacency_type is AdjacencyType.REMOVE:
-            inside = losses > math.log1p(-self.sampling_prob)
-            deltas[~inside] = -np.expm1(losses[~inside])
-        cutoffs = self._cutoffs(losses[inside])
-        deltas[inside] = self.mu_upper_cdf(cutoffs) - np.exp(
-            losses[inside] + self.mu_lower_log_cdf(cutoffs)
-        )
-        deltas = np.clip(deltas, 0, 1)  # rounding leaves it by an ulp
-        return float(deltas[0]) if alone else deltas
+    Args:
+        loss: Of a sensitivity of 1, or of a mixture.
+        losses: ε, shape (num_cells,).
 
-    def _cutoffs(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return `inverse_privacy_loss` of each, shape (num_cells,)."""
-        if self.adjacency_type is AdjacencyType.REPLACE:
-            return self._cutoffs_of_replacing(losses)
-        shift = self.sensitivity if self.adjacency_type is AdjacencyType.ADD else 0.0
-        if self.sampling_prob < 1.0:
-            losses = self._without_sampling(losses)
-        removed = -0.5 * self.sensitivity - losses * self.standard_deviation**2 / self.sensitivity
-        return shift + removed
-
-    def _cutoffs_of_replacing(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (asinh(-α sinh(ε/2)) - ε/2) σ²/s, α = exp(s²/2σ²) (1 - q)/q, in logarithms."""
-        if self.sampling_prob == 1.0:
-            return -losses * self.standard_deviation**2 / self.sensitivity / 2
-        halves = np.abs(losses) / 2
-        log_alpha = (
-            0.5 * (self.sensitivity / self.standard_deviation) ** 2
-            + math.log1p(-self.sampling_prob)
-            - math.log(self.sampling_prob)
-        )
-        with np.errstate(divide="ignore"):  # the sinh of 0
-            log_sinh = halves + np.log1p(-np.exp(-2 * halves)) - math.log(2)
-        term = log_alpha + log_sinh
-        asinh = -np.sign(losses) * np.logaddexp(0.5 * np.logaddexp(0, 2 * term), term)
-        return self.standard_deviation**2 / self.sensitivity * (asinh - losses / 2)
-
-    def _without_sampling(self, losses: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the loss of a user who is always drawn, at the same noise: ±log(1 + (e^±ε - 1)/q).
-
-        It is +∞ at the limit for an added user and -∞ at that for a removed one.
-        """
-        sign = -1.0 if self.adjacency_type is AdjacencyType.ADD else 1.0
-        factor, term = 1 / self.sampling_prob, 1 - 1 / self.sampling_prob
-        signed = sign * losses
-        limit = math.log(1 - self.sampling_prob)
-        # math.isclose, as theirs: numpy's is wider (1e-5 against 1e-9).
-        at_limit = np.abs(signed - limit) <= 1e-9 * np.maximum(np.abs(signed), abs(limit))
-        wrong = ~at_limit & (signed <= limit)
-        if np.any(wrong):
-            raise ValueError(
-                f"privacy loss {losses[wrong][0]} is beyond {sign * limit}, which sampling with "
-                f"probability {self.sampling_prob} never reaches; ask for δ on the other side"
-            )
-        found = np.full_like(signed, -math.inf)
-        raised = signed[~at_limit] + np.log(factor)
-        if term < 0.0:
-            below = np.log(-term)
-            if np.any(below >= raised):
-                raise ValueError(
-                    f"the privacy losses of σ = {self.standard_deviation} at sampling probability "
-                    f"{self.sampling_prob} cannot be distinguished from their limit; raise either"
-                )
-            raised = raised + np.log1p(-np.exp(below - raised))
-        found[~at_limit] = np.where(signed[~at_limit] == 0.0, np.log(factor + term), raised)
-        return sign * found
-
-
-# Log of the p₀ below which 1 - p₀ has not four digits of it.
-_LEAST_AWAY = -27.0
-
-
-class MixtureLoss(MixtureGaussianPrivacyLoss):
-    """`MixtureGaussianPrivacyLoss` that inverts the losses of all cells at once.
-
-    A δ that is taken near the true inverse is too small by the square of the distance only.
+    Returns:
+        float64 in [0, 1], shape (num_cells,).
     """
+    if loss.adjacency_type is AdjacencyType.REPLACE:
+        assert isinstance(loss, GaussianPrivacyLoss)
+        cutoffs = _replaced_cutoffs(loss.standard_deviation, loss.sampling_prob, losses)
+    else:
+        if isinstance(loss, MixtureGaussianPrivacyLoss):
+            sums, probs = loss.sensitivities, loss.sampling_probs
+        else:
+            sums, probs = device_sums(1, loss.sampling_prob)
+        # The loss of an added user at x is minus that of a removed one at -x.
+        sign = -1.0 if loss.adjacency_type is AdjacencyType.ADD else 1.0
+        cutoffs = sign * _removed_cutoffs(
+            loss._standard_deviation, np.asarray(sums), np.log(probs), sign * losses
+        )
+    found: Any = loss.mu_upper_cdf(cutoffs) - np.exp(losses + loss.mu_lower_log_cdf(cutoffs))
+    return np.clip(found, 0.0, 1.0)  # rounding leaves it by an ulp
 
-    def inverse_privacy_losses(
-        self, privacy_losses: Any, precision: float = 1e-13
-    ) -> NDArray[np.float64]:
-        """Return where each loss is reached, shape (num_cells,).
 
-        Of a removed person the loss at x is log Σ pᵢ exp(-sᵢ x/σ² - sᵢ²/2σ²), of an added one minus
-        that at -x. Without the devices that stay away (s = 0) it is a convex function of x that
-        falls nearly along a line; Newton's steps from its left never pass the root.
+def _replaced_cutoffs(
+    sigma: float, sampling_prob: float, losses: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return (asinh(-α sinh(ε/2)) - ε/2) σ², α = exp(1/2σ²) (1 - q)/q, in logarithms."""
+    if sampling_prob == 1.0:
+        return -losses * sigma**2 / 2
+    halves = np.abs(losses) / 2
+    log_alpha = 0.5 * sigma**-2 + math.log1p(-sampling_prob) - math.log(sampling_prob)
+    with np.errstate(divide="ignore"):  # the sinh of 0
+        log_sinh = halves + np.log1p(-np.exp(-2 * halves)) - math.log(2)
+    term = log_alpha + log_sinh
+    asinh = -np.sign(losses) * np.logaddexp(0.5 * np.logaddexp(0, 2 * term), term)
+    return sigma**2 * (asinh - losses / 2)
 
-        Raises:
-            ValueError: If a loss is beyond the limit that sampling sets.
-        """
-        sign = -1.0 if self.adjacency_type is AdjacencyType.ADD else 1.0
-        signed = sign * np.atleast_1d(np.asarray(privacy_losses, dtype=float))
-        sums = np.asarray(self.sensitivities, dtype=float)
-        away = sums == 0.0
-        log_away = float(self._log_sampling_probs[away][0]) if away.any() else -math.inf
-        beyond = signed <= log_away
-        if beyond.any():
-            if log_away > _LEAST_AWAY:
-                raise ValueError(
-                    f"a privacy loss is beyond {sign * log_away}, which sampling never reaches; "
-                    "ask for δ on the other side"
-                )
-            # dp-accounting takes the limit from 1 - p₀, which has few digits of so small a p₀, and
-            # asks beyond it. There the loss is reached at infinity, where δ is what it should be.
-            at = np.full_like(signed, math.inf)
-            at[~beyond] = sign * self.inverse_privacy_losses(sign * signed[~beyond], precision)
-            return sign * at
-        # What the devices that take part must add: log(e^loss - p₀).
-        target: NDArray[np.float64] = signed + np.log1p(-np.exp(log_away - signed))
-        slopes = sums[~away] / self._variance
-        offsets = self._log_sampling_probs[~away] - sums[~away] * slopes / 2
-        at = np.max((offsets - target[:, None]) / slopes, axis=1)
-        for _ in range(100):
-            lines = offsets - slopes * at[:, None]
-            height: Any = library("scipy.special").logsumexp(lines, axis=1)
-            slope = np.exp(lines - height[:, None]) @ slopes
-            step = (height - target) / slope
-            at += step
-            if np.all(np.abs(step) <= precision * (1.0 + np.abs(at))):
-                break
-        return sign * at
+
+def _removed_cutoffs(
+    sigma: float,
+    sums: NDArray[np.float64],
+    log_probs: NDArray[np.float64],
+    losses: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return where a removed user's loss is each of these, shape (num_cells,).
+
+    The loss at x is log Σ pᵢ exp(-sᵢ x/σ² - sᵢ²/2σ²). It never falls to log p₀, p₀ being the
+    probability of s = 0: there and below the cutoff is infinite. Without that term it is a convex
+    function of x that falls nearly along a line; Newton's steps from its left never pass the root,
+    and with one term left the first point is the root.
+    """
+    away = sums == 0.0
+    limit = float(log_probs[away][0]) if away.any() else -math.inf
+    slopes = sums[~away] / sigma**2
+    offsets = log_probs[~away] - sums[~away] * slopes / 2
+    cutoffs = np.full_like(losses, math.inf)
+    inside = losses > limit
+    # What those who take part must add: log(e^loss - p₀).
+    target: NDArray[np.float64] = losses[inside] + np.log(-np.expm1(limit - losses[inside]))
+    at = np.max((offsets - target[:, None]) / slopes, axis=1)
+    for _ in range(0 if len(slopes) == 1 else 100):
+        lines = offsets - slopes * at[:, None]
+        height: Any = library("scipy.special").logsumexp(lines, axis=1)
+        step = (height - target) / (np.exp(lines - height[:, None]) @ slopes)
+        at += step
+        if np.all(np.abs(step) <= 1e-13 * (1.0 + np.abs(at))):
+            break
+    cutoffs[inside] = at
+    return cutoffs

@@ -32,16 +32,18 @@ et al. 2023, Theorem 1). The ε of a run is the filter's, whatever was spent of 
 ('', 'ρ = 0.125 more would take the total to 0.625, above the 0.5 of the plan')
 """
 
+# pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
+# (the number of users is a field of one plan and follows from the mechanism of the other)
+
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Final, Literal, cast
 
-from fedpriv.hashes import document_sha256
+from fedpriv.hashes import document_sha256, hex_digest
 from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.parts import Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.accounting import (
@@ -175,22 +177,25 @@ def _trials(name: str, value: Any) -> Trials:
     return value if isinstance(value, Trials) else Trials.from_json(value)
 
 
-def _sha256(name: str, value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch("[0-9a-f]{64}", value):
-        raise ValueError(f"{name} {value!r} is not 64 hex digits; give the digest of the roster")
-    return value
-
-
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Guarantee(Part):
-    """What both kinds of plan have in common."""
+    """The fields that plans of both kinds have."""
 
-    __slots__ = ()
-    num_users: int
-    relation: Relation
-    max_examples_per_user: int | None
-    roster_sha256: str | None
-    unit: Unit
-    delta: float | None
+    relation: Annotated[Relation, _relation] = Relation.ADD_REMOVE
+    delta: float | None = None
+    max_examples_per_user: PositiveInt | None = None
+    roster_sha256: Annotated[str, hex_digest] | None = None
+    unit: Unit = "user"
+
+    @property
+    def num_users(self) -> int:
+        """Users on the roster, n."""
+        raise NotImplementedError
+
+    @property
+    def is_private(self) -> bool:
+        """Whether ε is finite: noise on a bounded sum; a filter refuses charges without."""
+        return True
 
     @property
     def num_protected(self) -> int:
@@ -198,13 +203,14 @@ class _Guarantee(Part):
         slots = self.max_examples_per_user if self.unit == BY_EXAMPLE else 1
         return self.num_users // (slots or 1)
 
-    def _cautions(self) -> tuple[str, ...]:
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences to print with the ε: what is allowed and weakens it."""
+        if not self.is_private:
+            return ("no noise is added: there is no guarantee",)
         assert self.delta is not None
         said = delta_caution(self.delta, self.num_protected, unit_name(self.unit))
         return (said,) if said else ()
-
-    def _put(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
 
     def check_roster(self, roster: Sequence[str]) -> None:
         """Refuse a roster of another size than the plan's.
@@ -253,17 +259,12 @@ class Plan(_Guarantee):
 
     mechanism: Annotated[Mechanism, _mechanism]
     num_rounds: PositiveInt
-    relation: Annotated[Relation, _relation] = Relation.ADD_REMOVE
-    delta: float | None = None
     target_epsilon: PositiveFloat | None = None
-    max_examples_per_user: PositiveInt | None = None
-    roster_sha256: Annotated[str, _sha256] | None = None
-    unit: Unit = "user"
     trials: Annotated[Trials, _trials] | None = None
 
     def check(self) -> None:
         """Choose δ, and refuse parts that do not fit together."""
-        self._put("delta", delta_of(self.delta, self.num_protected, self.event))
+        object.__setattr__(self, "delta", delta_of(self.delta, self.num_protected, self.event))
         _check_micro_batch(self.mechanism.micro_batch, self.unit, self.relation)
         self._check_by_example()
         if not self.is_private and self.target_epsilon is not None:
@@ -314,7 +315,7 @@ class Plan(_Guarantee):
         return self.live_mechanism.privatizer.after_crash == "replay"
 
     @property
-    def num_users(self) -> int:  # type: ignore[override]
+    def num_users(self) -> int:
         """Users on the roster, n."""
         return self.mechanism.num_users
 
@@ -360,11 +361,9 @@ class Plan(_Guarantee):
         return self.mechanism.charged_once
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """Sentences to print with the ε: what is allowed and weakens it."""
-        if not self.is_private:
-            return ("no noise is added: there is no guarantee",)
-        return self._cautions()
+    def _num_charges(self) -> int:
+        """Charges that pay for all rounds."""
+        return 1 if self.charged_once else self.num_rounds
 
     @property
     def budget(self) -> str:
@@ -397,13 +396,9 @@ class Plan(_Guarantee):
                 f"{charges} charges are more than the {self.num_rounds} rounds of "
                 "the plan; make a new plan"
             )
-        if not self.is_private:
-            return self._no_guarantee()
         if self.trials is not None and charges:
             charges = self.affordable_rounds
-        if self.charged_once:
-            charges = min(charges, 1)
-        return self._accounted([(self.event, charges)])
+        return self._accounted({self.event: min(charges, self._num_charges)})
 
     def epsilon_of(self, events: Mapping[Event, int]) -> Epsilon:
         """Return ε of events with their counts, as a ledger has them.
@@ -411,33 +406,21 @@ class Plan(_Guarantee):
         Raises:
             ValueError: If no accountant composes them.
         """
-        if not self.is_private:
-            return self._no_guarantee()
         if not events or (self.trials is not None and set(events) == {self.event}):
             return self.epsilon(events.get(self.event, 0))
-        return self._accounted(tuple(events.items()))
+        return self._accounted(events)
 
-    def _accounted(self, charges: Sequence[tuple[Event, int]]) -> Epsilon:
+    def _accounted(self, charges: Mapping[Event, int]) -> Epsilon:
         assert self.delta is not None
         spent = epsilon_of(
-            charges,
+            # Without noise ε is infinite from the start, not from the first charge on.
+            tuple(charges.items()) if self.is_private else [(self.event, 1)],
             delta=self.delta,
             relation=self.relation,
-            num_rounds=1 if self.charged_once else self.num_rounds,
+            num_rounds=self._num_charges,
             trials=self.trials,
         )
         return replace(spent, unit=unit_name(self.unit))
-
-    def _no_guarantee(self) -> Epsilon:
-        assert self.delta is not None
-        return Epsilon(
-            value=math.inf,
-            delta=self.delta,
-            relation=self.relation,
-            accountant="none",
-            unit=unit_name(self.unit),
-            reason="no noise is added",
-        )
 
     def refusal(self, spent: Counter[Event], event: Event) -> str:
         """Return why one more charge exceeds the budget, or "" if it fits; ask before writing it.
@@ -458,10 +441,6 @@ class Plan(_Guarantee):
         after = "" if self.trials else f" to {rounded_up(self.epsilon(charges + 1).value, 4):.4f}"
         return f"charge {charges + 1} would take ε{after}, above the target {self.target_epsilon:g}"
 
-    def affords(self, charges_so_far: int) -> bool:
-        """Return whether one more charge stays within num_rounds and the target; ask first."""
-        return charges_so_far < self.affordable_rounds
-
     def pays_for_more(self, spent: Counter[Event], num_rows: int) -> bool:
         """Return whether another round is paid for.
 
@@ -469,7 +448,8 @@ class Plan(_Guarantee):
             spent: Charges so far, by event.
             num_rows: Rounds whose correlated noise was drawn so far.
         """
-        return num_rows < self.num_rounds if self.charged_once else self.affords(spent.total())
+        used = num_rows if self.charged_once else spent.total()
+        return used < self.affordable_rounds
 
     def left(self, spent: Counter[Event]) -> float:
         """Return the ρ that is left: infinite, since no total was set."""
@@ -524,7 +504,7 @@ class Plan(_Guarantee):
         assert self.delta is not None
         sigma = calibrate(
             event,
-            1 if self.charged_once else self.num_rounds,
+            self._num_charges,
             target_epsilon=target,
             delta=self.delta,
             relation=self.relation,
@@ -562,15 +542,9 @@ class FilterPlan(_Guarantee):
         ValueError: If a value is out of range.
     """
 
-    num_users: PositiveInt
+    num_users: PositiveInt = field()  # else the base's property would be its default
     rho: PositiveFloat
-    relation: Annotated[Relation, _relation] = Relation.ADD_REMOVE
-    delta: float | None = None
-    max_examples_per_user: PositiveInt | None = None
-    roster_sha256: Annotated[str, _sha256] | None = None
-    unit: Unit = "user"
 
-    is_private = True  # a filter refuses charges without noise
     target_epsilon = None  # the total ρ is the only budget
     trials = None  # the best of several trials is accounted for plans of equal charges only
     planned_rounds = affordable_rounds = None  # what a round costs is decided during the run
@@ -581,7 +555,8 @@ class FilterPlan(_Guarantee):
 
     def check(self) -> None:
         """Choose δ."""
-        self._put("delta", delta_of(self.delta, self.num_users, Event(kind="zcdp", rho=self.rho)))
+        total = Event(kind="zcdp", rho=self.rho)
+        object.__setattr__(self, "delta", delta_of(self.delta, self.num_users, total))
 
     @property
     def live_mechanism(self) -> Mechanism:
@@ -611,11 +586,6 @@ class FilterPlan(_Guarantee):
     def guaranteed(self) -> Epsilon:
         """As `total`."""
         return self.total()
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """As of `Plan`."""
-        return self._cautions()
 
     @property
     def budget(self) -> str:

@@ -5,7 +5,8 @@ how much privacy is amplified: independent draws by Poisson subsampling, a cohor
 what is proved for it. `Partition`, `SeparatedSampler` and `CyclicSampler` limit how often a user
 takes part instead, which correlated noise and disjoint batches are accounted for. Who takes part
 when depends on the key and the roster's size alone, so that one user's records change only that
-user's contributions ("zero-out"). A drawn user has taken part, whether or not it answered.
+user's contributions ("zero-out"): samplers draw positions, and never see a roster. A drawn user has
+taken part, whether or not it answered.
 """
 
 # pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
@@ -40,6 +41,9 @@ Drawn = tuple[tuple[str, ...], Memory]
 class Sampler(Part, ABC):
     """Base of rules that draw the cohort of one attempt of one round; by default without memory.
 
+    A class that derives from it defines `expected_cohort_size`, `event` and `positions`, and `init`
+    where it has a memory.
+
     Attributes:
         num_users: Users on the roster, n.
     """
@@ -64,6 +68,18 @@ class Sampler(Part, ABC):
         """Return the memory before the first cohort."""
         return {}
 
+    @abstractmethod
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return the drawn positions of the roster, int64 and sorted, and the memory after them.
+
+        Args:
+            memory: As for `next`.
+            key: As for `next`.
+
+        Raises:
+            ValueError: If the plan has no further cohort.
+        """
+
     def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
         """Return the drawn user ids, in roster order, and the memory after them.
 
@@ -75,17 +91,22 @@ class Sampler(Part, ABC):
             roster: The frozen list of n distinct user ids.
 
         Raises:
-            ValueError: If the roster is empty, of another size, or names a user twice.
+            ValueError: If the roster is empty, of another size, or names a user twice; or as
+                `positions`.
         """
-        return self.cohort(key, roster), memory
+        check_roster(roster, self.num_users)
+        drawn, memory = self.positions(memory, key)
+        return tuple(map(roster.__getitem__, drawn.tolist())), memory
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
         """Return the cohort of one attempt, in roster order, of a sampler without memory.
 
         Raises:
-            ValueError: If the sampler draws by `next` alone.
+            ValueError: If the sampler has a memory, or as `next`.
         """
-        raise ValueError(f"{type(self).__name__} has a memory: cohorts are drawn by next")
+        if self.init():
+            raise ValueError(f"{type(self).__name__} has a memory: cohorts are drawn by next")
+        return Sampler.next(self, {}, key, roster)[0]
 
 
 def check_roster(roster: Sequence[str], num_users: int) -> None:
@@ -117,10 +138,6 @@ def check_roster(roster: Sequence[str], num_users: int) -> None:
 
 
 _CHECKED: list[tuple[str, ...]] = [()]
-
-
-def _ids(roster: Sequence[str], positions: np.ndarray) -> tuple[str, ...]:
-    return tuple(roster[int(position)] for position in positions)
 
 
 def _subset(key: Key, number: int, size: int) -> np.ndarray:
@@ -255,9 +272,8 @@ class PoissonSampler(Sampler):
             }
         return _cohort_event(noise, self, sampling_prob=self.sampling_prob, **drawn)
 
-    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Return between 0 and n ids (at most `cap`), in roster order."""
-        check_roster(roster, self.num_users)
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return between 0 and n positions (at most `cap`)."""
         if key.mode == "secure":
             probability = Fraction(self.expected_cohort_size) / self.num_users
             drawn = _secure_bernoulli(key, self.num_users, probability)
@@ -265,10 +281,10 @@ class PoissonSampler(Sampler):
                 drawn = drawn[_subset(key.fold("cap"), drawn.size, self.cap)]
         else:
             generator = key.generator()
-            drawn = np.flatnonzero(generator.random(len(roster)) < self.sampling_prob)
+            drawn = np.flatnonzero(generator.random(self.num_users) < self.sampling_prob)
             if self.cap is not None and drawn.size > self.cap:
                 drawn = np.sort(generator.choice(drawn, self.cap, replace=False, shuffle=False))
-        return _ids(roster, drawn)
+        return drawn, memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,26 +349,14 @@ class DevicesSampler(Sampler):
             devices=self.devices,
         )
 
-    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Return the drawn devices' ids."""
-        return self.draws.cohort(key, roster)
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return the drawn devices' positions."""
+        return self.draws.positions(memory, key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedSizeSampler(Sampler):
-    """Fixed-size sampling: a uniform subset of exactly `size` users, without replacement.
-
-    Attributes:
-        num_users: Users on the roster, n.
-        size: Users a cohort, at least 1 and at most n.
-
-    Guarantees:
-        * Every user is included with probability size / n, but not independently of the others,
-          so this is far weaker than Poisson: at σ = 1, 20 of 400 users, 100 rounds and
-          δ = 1/400 its ε under replace-one is at least 10.79 where Poisson add-remove has 1.91
-          (Lebeda, Regehr, Kamath and Steinke, arXiv:2405.20769).
-        * Neighbouring relation: one user's records replaced by another's (`replace-one`).
-    """
+class _OfOneSize(Sampler):
+    """Cohorts of one size, which is also the denominator where one turned out smaller."""
 
     num_users: PositiveInt
     size: PositiveInt
@@ -370,15 +374,31 @@ class FixedSizeSampler(Sampler):
         """The size."""
         return float(self.size)
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedSizeSampler(_OfOneSize):
+    """Fixed-size sampling: a uniform subset of exactly `size` users, without replacement.
+
+    Attributes:
+        num_users: Users on the roster, n.
+        size: Users a cohort, at least 1 and at most n.
+
+    Guarantees:
+        * Every user is included with probability size / n, but not independently of the others,
+          so this is far weaker than Poisson: at σ = 1, 20 of 400 users, 100 rounds and
+          δ = 1/400 its ε under replace-one is at least 10.79 where Poisson add-remove has 1.91
+          (Lebeda, Regehr, Kamath and Steinke, arXiv:2405.20769).
+        * Neighbouring relation: one user's records replaced by another's (`replace-one`).
+    """
+
     def event(self, noise: Privatizer) -> Event:
         """Return the event of a Gaussian over a cohort of fixed size."""
         drawn: dict[str, Any] = {"num_users": self.num_users, "size": self.size}
         return _cohort_event(noise, self, kind="fixed-size-gaussian", **drawn)
 
-    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Return `size` distinct ids, in roster order."""
-        check_roster(roster, self.num_users)
-        return _ids(roster, _subset(key, len(roster), self.size))
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return `size` distinct positions."""
+        return _subset(key, self.num_users, self.size), memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -400,14 +420,13 @@ class Everybody(Sampler):
         """Return the noise's own event, without amplification."""
         return _plain_event(noise)
 
-    def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:
-        """Return the roster."""
-        check_roster(roster, self.num_users)
-        return tuple(roster)
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return all of them."""
+        return np.arange(self.num_users), memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Partition(Sampler):
+class Partition(_OfOneSize):
     """Disjoint batches of a random permutation of the roster, drawn for each pass.
 
     Attributes:
@@ -423,26 +442,12 @@ class Partition(Sampler):
         * The random order gives no amplification.
     """
 
-    num_users: PositiveInt
-    size: PositiveInt
     passes: PositiveInt = 1
-
-    def check(self) -> None:
-        """Refuse batches above the roster."""
-        if self.size > self.num_users:
-            raise ValueError(
-                f"batches of {self.size} cannot be cut from {self.num_users} users; lower it"
-            )
 
     @property
     def num_batches(self) -> int:
         """Of all passes."""
         return self.passes * (self.num_users // self.size)
-
-    @property
-    def expected_cohort_size(self) -> float:
-        """The size."""
-        return float(self.size)
 
     def event(self, noise: Privatizer) -> Event:
         """Return the event of a whole run of pure answers, or of none that is protected.
@@ -469,13 +474,12 @@ class Partition(Sampler):
         """Return the memory before the first batch."""
         return {"order": np.zeros(0, np.int64), "drawn": np.zeros(1, np.int64)}
 
-    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
-        """Return the next batch's ids, in roster order.
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return the next batch's positions.
 
         Raises:
-            ValueError: As of `Sampler.next`, or if every pass is over.
+            ValueError: If every pass is over.
         """
-        check_roster(roster, self.num_users)
         drawn = int(memory["drawn"][0])
         if drawn >= self.num_batches:
             raise ValueError(
@@ -485,15 +489,14 @@ class Partition(Sampler):
         place = drawn % (self.num_users // self.size) * self.size
         order = memory["order"] if place else _permutation(key, self.num_users)
         batch = np.sort(order[place : place + self.size])
-        following = {"order": order, "drawn": np.array([drawn + 1], np.int64)}
-        return _ids(roster, batch), following
+        return batch, {"order": order, "drawn": np.array([drawn + 1], np.int64)}
 
 
 _NEVER = np.iinfo(np.int64).min // 2  # the last row of who took part in none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedSampler(Sampler):
+class SeparatedSampler(_OfOneSize):
     """Uniform cohorts of users who took part at least `min_separation` rounds ago (b-min-sep).
 
     Attributes:
@@ -512,8 +515,6 @@ class SeparatedSampler(Sampler):
         ValueError: If a number is out of range, or there are too few users for full cohorts.
     """
 
-    num_users: PositiveInt
-    size: PositiveInt
     min_separation: PositiveInt
     max_participations: PositiveInt
 
@@ -525,11 +526,6 @@ class SeparatedSampler(Sampler):
                 f"{self.size * self.min_separation:,} users and there are {self.num_users:,}; "
                 "lower the cohort or the min-separation"
             )
-
-    @property
-    def expected_cohort_size(self) -> float:
-        """The size: the denominator, also of a cohort that turned out smaller."""
-        return float(self.size)
 
     @property
     def participation(self) -> Participation:
@@ -548,9 +544,8 @@ class SeparatedSampler(Sampler):
             "row": np.zeros(1, np.int64),
         }
 
-    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
-        """Return the ids of a cohort, in roster order."""
-        check_roster(roster, self.num_users)
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return the positions of a cohort."""
         row = int(memory["row"][0]) + 1
         free = np.flatnonzero(
             (memory["times"] < self.max_participations)
@@ -560,8 +555,7 @@ class SeparatedSampler(Sampler):
         last, times = memory["last"].copy(), memory["times"].copy()
         last[drawn] = row
         times[drawn] += 1
-        following = {"last": last, "times": times, "row": np.array([row], np.int64)}
-        return _ids(roster, drawn), following
+        return drawn, {"last": last, "times": times, "row": np.array([row], np.int64)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -639,9 +633,8 @@ class CyclicSampler(Sampler):
             "row": np.zeros(1, np.int64),
         }
 
-    def next(self, memory: Memory, key: Key, roster: Sequence[str]) -> Drawn:
-        """Return the ids drawn from the group in turn, in roster order."""
-        check_roster(roster, self.num_users)
+    def positions(self, memory: Memory, key: Key) -> tuple[np.ndarray, Memory]:
+        """Return the positions drawn from the group in turn."""
         row = int(memory["row"][0]) + 1
         order = memory["order"]
         if not order.size:
@@ -653,8 +646,7 @@ class CyclicSampler(Sampler):
             members = members[:0]
         times[group] += 1
         drawn = members[self._drawn(key, members.size)]
-        following = {"order": order, "times": times, "row": np.array([row], np.int64)}
-        return _ids(roster, drawn), following
+        return drawn, {"order": order, "times": times, "row": np.array([row], np.int64)}
 
     def _drawn(self, key: Key, size: int) -> np.ndarray:
         if self.mean is None:

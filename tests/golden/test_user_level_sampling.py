@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from fedpriv.mechanisms.event import Relation, device_sums
+from fedpriv.mechanisms.event import Event, Relation, device_sums
 from fedpriv.privacy import gaussian_loss
 from fedpriv.privacy.accounting import epsilon
 from tests.privacy.costing import cohort_event
@@ -92,6 +92,12 @@ def larger_delta(*given):
     return max(delta_of_several(*given, added=added) for added in (False, True))
 
 
+def devices_event(most, prob, sigma):
+    return Event(
+        kind="poisson-devices-gaussian", noise_multiplier=sigma, sampling_prob=prob, devices=most
+    )
+
+
 def is_golden(bound, golden, above):
     """Return whether an upper bound is no smaller than a golden value, and hardly larger."""
     return golden * (1.0 - DIGITS) <= bound <= golden * (1.0 + DIGITS + above)
@@ -121,9 +127,8 @@ def test_another_mixture_is_seen(wrong, monkeypatch):
     most, prob, sigma, _, delta, golden = EPSILONS[1]
 
     def found():
-        loss = gaussian_loss.devices_gaussian_loss(
-            sigma, sampling_prob=prob, devices=most, interval=1e-3, relation=Relation.ADD_REMOVE
-        )
+        event = devices_event(most, prob, sigma)
+        loss = gaussian_loss.devices_gaussian_loss(event, Relation.ADD_REMOVE, 1e-3)
         return loss.get_epsilon_for_delta(delta)
 
     assert is_golden(found(), golden, ROUNDED_UP)
@@ -151,7 +156,7 @@ def test_where_hardly_any_draw_is_empty(most, prob):
     ε lies between those of the median number of examples and of more than are ever drawn.
     """
     found = gaussian_loss.devices_gaussian_loss(
-        1.0, sampling_prob=prob, devices=most, interval=1e-2, relation=Relation.ADD_REMOVE
+        devices_event(most, prob, 1.0), Relation.ADD_REMOVE, 1e-2
     ).get_epsilon_for_delta(1e-5)
     few, many = (
         gaussian_loss.gaussian_loss(

@@ -13,14 +13,8 @@ from dp_accounting.pld.privacy_loss_distribution import (
 )
 from dp_accounting.pld.privacy_loss_mechanism import AdjacencyType, GaussianPrivacyLoss
 
-from fedpriv.mechanisms.event import Relation
-from fedpriv.privacy.gaussian_loss import (
-    GaussianLoss,
-    capped_gaussian_loss,
-    composed,
-    gaussian_loss,
-)
-from tests.harness.refusals import refuses
+from fedpriv.mechanisms.event import Event, Relation
+from fedpriv.privacy.gaussian_loss import capped_gaussian_loss, composed, deltas, gaussian_loss
 
 SIGMAS, PROBS = (0.05, 0.3, 1.0, 4.0, 100.0), (1e-4, 0.01, 0.3, 0.9, 1.0)
 
@@ -34,19 +28,16 @@ def both(pld: PrivacyLossDistribution) -> list[PLDPmf]:
     return [pld._pmf_remove] if pld._symmetric else [pld._pmf_remove, pld._pmf_add]
 
 
-def replaced(interval: float) -> float:
-    """What an ulp in δ is in a cell: asinh of many differs from that of one by so much.
+def few_ulps(interval: float) -> float:
+    """What an ulp in δ is in a cell: functions of many differ from those of one by so much.
 
-    A cell is a second difference of four δ over e^h - 1. Eight ulps of numbers below 1.
+    A cell is a second difference of four δ over e^h - 1, each off by up to four ulps below 1.
     """
-    return max(1e-12, 8 * 2.0**-53 / math.expm1(interval))
+    return max(1e-12, 16 * 2.0**-53 / math.expm1(interval))
 
 
 def check_equal(
-    ours: PrivacyLossDistribution,
-    theirs: PrivacyLossDistribution,
-    interval: float,
-    atol: float = 1e-12,
+    ours: PrivacyLossDistribution, theirs: PrivacyLossDistribution, interval: float
 ) -> None:
     """Two distributions have the same cells on one grid, and the same ε alone and composed."""
     assert ours._symmetric == theirs._symmetric
@@ -57,7 +48,7 @@ def check_equal(
         assert one._pessimistic_estimate and other._pessimistic_estimate
         assert one._lower_loss == other._lower_loss
         assert one._probs.shape == other._probs.shape
-        np.testing.assert_allclose(one._probs, other._probs, rtol=0.0, atol=atol)
+        np.testing.assert_allclose(one._probs, other._probs, rtol=0.0, atol=few_ulps(interval))
         assert one._infinity_mass == pytest.approx(other._infinity_mass, rel=0.0, abs=1e-12)
     for count, delta in ((1, 1e-6), (30, 1e-3)):
         found, wanted = (
@@ -81,8 +72,7 @@ def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relat
         neighboring_relation=relation.dp_relation,
     )
     assert len(both(ours)) == (1 if prob == 1.0 or relation is Relation.REPLACE_ONE else 2)
-    exact = relation is Relation.ADD_REMOVE
-    check_equal(ours, theirs, interval, atol=1e-12 if exact else replaced(interval))
+    check_equal(ours, theirs, interval)
 
 
 # A cap below the expected cohort, one over it, and one that is never reached.
@@ -92,9 +82,11 @@ def test_cells_and_epsilon_are_those_of_dp_accounting(sigma, prob, coarse, relat
 @pytest.mark.parametrize("relation", Relation)
 def test_capped_cohorts_have_the_cells_of_dp_accounting(cap, sigma, relation):
     interval = width(sigma / 2.0, 10.0)
-    ours = capped_gaussian_loss(
-        sigma, num_users=400, sampling_prob=0.05, cap=cap, interval=interval, relation=relation
-    )
+    event = Event(
+        kind="truncated-poisson-gaussian", noise_multiplier=sigma, num_users=400,
+        sampling_prob=0.05, cap=cap,
+    )  # fmt: skip
+    ours = capped_gaussian_loss(event, relation, interval)
     theirs = from_truncated_subsampled_gaussian_mechanism(
         400,
         0.05,
@@ -103,7 +95,7 @@ def test_capped_cohorts_have_the_cells_of_dp_accounting(cap, sigma, relation):
         value_discretization_interval=interval,
         neighboring_relation=relation.dp_relation,
     )
-    check_equal(ours, theirs, interval, atol=replaced(interval))
+    check_equal(ours, theirs, interval)
 
 
 @pytest.mark.slow
@@ -128,24 +120,18 @@ def test_many_answers_are_composed_as_by_dp_accounting(count, prob, sigma, coars
 
 @pytest.mark.parametrize("adjacency", AdjacencyType)
 @pytest.mark.parametrize("prob", [1e-4, 0.3, 1.0])
-def test_delta_of_many_epsilons_at_once_and_of_each_alone(adjacency, prob):
+def test_delta_of_many_epsilons_at_once(adjacency, prob):
     """At zero, both sides, and the loss's limit: at it, an ulp, nearly and clearly to its sides."""
-    asked = {"sampling_prob": prob, "adjacency_type": adjacency}
-    ours, theirs = GaussianLoss(0.7, **asked), GaussianPrivacyLoss(0.7, **asked)
+    loss = GaussianPrivacyLoss(0.7, sampling_prob=prob, adjacency_type=adjacency)
     points = [-3.0, -0.2, -1e-9, 0.0, 1e-9, 0.2, 3.0]
     if prob < 1.0:
         limit = math.log1p(-prob) * (-1.0 if adjacency is AdjacencyType.ADD else 1.0)
         points += [limit * (1.0 + off) for off in (-1e-4, -2e-9, -5e-10, 0.0, 5e-10, 2e-9, 1e-4)]
         points += [math.nextafter(limit, 9.0), math.nextafter(limit, -9.0)]
-    points = sorted(points)
-    wanted = np.asarray(theirs.get_delta_for_epsilon(points))
-    found = ours.get_delta_for_epsilon(np.array(points))
-    np.testing.assert_allclose(found, wanted, rtol=0.0, atol=1e-15)
-    for point, value in zip(points, wanted, strict=True):
-        alone = ours.get_delta_for_epsilon(point)
-        assert isinstance(alone, float)
-        assert alone == pytest.approx(value, rel=0.0, abs=1e-15)
-    assert ours.get_delta_for_epsilon(np.array([])).shape == (0,)
+    at = np.array(sorted(points))
+    wanted = loss.get_delta_for_epsilon(at)
+    np.testing.assert_allclose(deltas(loss, at), wanted, rtol=0.0, atol=1e-15)
+    assert deltas(loss, np.array([])).shape == (0,)
 
 
 @pytest.mark.slow
@@ -153,22 +139,30 @@ def test_it_stays_a_probability_where_rounding_leaves_it():
     # The cells at which the difference of two numbers near 1, or near 0, falls outside [0, 1].
     for sigma, prob in itertools.product(SIGMAS, PROBS):
         for adjacency in AdjacencyType:
-            ours = GaussianLoss(sigma, sampling_prob=prob, adjacency_type=adjacency)
-            bounds = ours.connect_dots_bounds()
+            loss = GaussianPrivacyLoss(sigma, sampling_prob=prob, adjacency_type=adjacency)
+            bounds = loss.connect_dots_bounds()
             assert bounds.epsilon_lower is not None and bounds.epsilon_upper is not None
-            found = ours.get_delta_for_epsilon(
-                np.linspace(bounds.epsilon_lower, bounds.epsilon_upper, 3001)
-            )
+            found = deltas(loss, np.linspace(bounds.epsilon_lower, bounds.epsilon_upper, 3001))
             assert found.min() >= 0.0 and found.max() <= 1.0
 
 
-@pytest.mark.parametrize("adjacency", [AdjacencyType.ADD, AdjacencyType.REMOVE])
-def test_a_loss_that_sampling_never_reaches_is_refused(adjacency):
-    ours = GaussianLoss(1.0, sampling_prob=0.3, adjacency_type=adjacency)
-    beyond = 0.5 if adjacency is AdjacencyType.ADD else -0.5
-    with refuses(ValueError, beyond):
-        ours._cutoffs(np.array([0.0, beyond]))
-    # A probability so small that log(1/q - 1) is log(1/q) less an ulp or two.
-    near = 0.9 * math.log1p(-1e-15) * (-1.0 if adjacency is AdjacencyType.ADD else 1.0)
-    with refuses(ValueError, 1e-15):
-        GaussianLoss(1.0, sampling_prob=1e-15, adjacency_type=adjacency).get_delta_for_epsilon(near)
+@pytest.mark.parametrize("prob", [0.3, 1e-15])
+def test_beyond_a_loss_that_sampling_never_reaches_delta_is_exact(prob):
+    """An added user's loss stays below -log(1 - q), a removed one's above log(1 - q).
+
+    Of 1e-15 log(1/q - 1) is log(1/q) less an ulp or two, and nothing between 0 and the limit has
+    digits: δ is 1 - exp(ε) there, or 0, to an ulp.
+    """
+    limit = math.log1p(-prob)
+    for times in (0.9, 1.0, 2.0):
+        if prob == 0.3 and times < 1.0:
+            continue
+        removed, added = (
+            deltas(
+                GaussianPrivacyLoss(1.0, sampling_prob=prob, adjacency_type=adjacency),
+                np.array([sign * times * limit]),
+            )
+            for adjacency, sign in ((AdjacencyType.REMOVE, 1.0), (AdjacencyType.ADD, -1.0))
+        )
+        assert removed[0] == pytest.approx(-math.expm1(times * limit), rel=0.0, abs=2.3e-16)
+        assert added[0] == pytest.approx(0.0, rel=0.0, abs=2.3e-16)

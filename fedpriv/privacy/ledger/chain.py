@@ -29,22 +29,14 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from fedpriv.hashes import hex_digest
+from fedpriv.parts import Part
+from fedpriv.ranges import Range, whole_int
 from fedpriv.untrusted_text import plain
 
 GENESIS = "0" * 64
-
-
-def hex_digest(digest: Any) -> str:
-    """Return a SHA-256 in hex, checked.
-
-    Raises:
-        ValueError: If it is not 64 lowercase hex digits.
-    """
-    if not isinstance(digest, str) or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise ValueError(f"digest {digest!r} is not 64 hex digits; give a SHA-256")
-    return digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +258,14 @@ def _lock(descriptor: int) -> None:
             return
 
 
+def _position(name: str, value: Any) -> int:
+    number = whole_int(name, value)
+    Range.AT_LEAST_ZERO.check(name, number)
+    return number
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
+class Mark(Part):
     """The position and hash of a ledger's line, as an anchor keeps it.
 
     Attributes:
@@ -277,8 +275,8 @@ class Mark:
     """
 
     run_id: str
-    seq: int
-    head: str
+    seq: Annotated[int, _position]
+    head: Annotated[str, hex_digest]
 
     @classmethod
     def read(cls, text: bytes | str, where: str) -> Mark:
@@ -288,13 +286,9 @@ class Mark:
             LedgerError: If it is none.
         """
         try:
-            found = json.loads(text)
-            mark = cls(run_id=found["run_id"], seq=found["seq"], head=hex_digest(found["head"]))
-            if not isinstance(found["run_id"], str) or type(mark.seq) is not int or mark.seq < 0:
-                raise ValueError("its run_id or seq is of another kind")
-        except (ValueError, KeyError, TypeError) as error:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
             raise LedgerError(f"{where} holds no mark of a ledger: {plain(error)}") from None
-        return mark
 
 
 class Anchor:

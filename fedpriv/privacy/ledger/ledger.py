@@ -37,6 +37,7 @@ from fedpriv.privacy.ledger.state import (
     Entry,
     LedgerState,
     Release,
+    Resume,
     Row,
     Seal,
     as_ranges,
@@ -47,7 +48,7 @@ from fedpriv.privacy.plan import AnyPlan
 
 STARTED = "started"
 """Key of the first line's further facts: when the run was started."""
-_Line = TypeVar("_Line", Charge, Row, Release, End, Seal)
+_Line = TypeVar("_Line", bound=Entry)
 
 
 class Ledger:
@@ -174,13 +175,10 @@ class Ledger:
             BudgetSpentError: If the plan does not pay for it. Nothing is written.
             LedgerError: If the numbers repeat or fall back, or the disk refuses.
         """
-        state = self._live()
-        event = state.plan.event if event is None else event
+        event = self.plan.event if event is None else event
         if event is None:
             raise LedgerError("a charge of an adaptive plan says what it does; give its event")
-        charge = _build(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
-        self._append("charge", charge)
-        return charge
+        return self._append(Charge, round_num=round_num, attempt=attempt, event=event, query=query)
 
     def row(self, round_num: int) -> Row:
         """Use up the next row of correlated noise; draw it only after this returns.
@@ -192,10 +190,7 @@ class Ledger:
             BudgetSpentError: If the plan's rows are used up. Nothing is written.
             LedgerError: If the run was not charged, or the disk refuses.
         """
-        state = self._live()
-        row = _build(Row, row=len(state.rows) + 1, round_num=round_num)
-        self._append("row", row)
-        return row
+        return self._append(Row, row=self.rows + 1, round_num=round_num)
 
     def release(self, round_num: int, attempt: int, digest: str) -> Release:
         """Record that a result was released, and of which charges it is made.
@@ -213,27 +208,24 @@ class Ledger:
             LedgerError: If it is not the attempt charged last, or was released before, or the disk
                 refuses.
         """
-        state = self._live()
+        state = self.state
         first = len(state.charges) - len(state.unreleased) + 1
         last = {
             (charge.query, charge.round_num): number
             for number, charge in enumerate(state.unreleased, start=first)
             if charge.round_num <= round_num
         }
-        release = _build(
+        return self._append(
             Release,
             round_num=round_num,
             attempt=attempt,
             digest=digest,
             charges=as_ranges(sorted(last.values())) or None,
         )
-        self._append("release", release)
-        return release
 
     def resume(self) -> None:
         """Record that the run continues after an interruption; lost attempts stay spent."""
-        self._live()
-        self._append("resume", None)
+        self._append(Resume)
 
     def end(self, reason: str) -> None:
         """Record that the run ended with budget left; nothing is charged afterwards.
@@ -244,8 +236,7 @@ class Ledger:
         Raises:
             LedgerError: If it has ended before, or the disk refuses.
         """
-        self._live()
-        self._append("end", _build(End, reason=reason))
+        self._append(End, reason=reason)
 
     def seal(self, files: Mapping[str, str]) -> None:
         """Record the files of a run at its end; any further line voids it.
@@ -256,8 +247,7 @@ class Ledger:
         Raises:
             LedgerError: If the disk refuses.
         """
-        self._live()
-        self._append("seal", _build(Seal, files=files))
+        self._append(Seal, files=files)
 
     @property
     def path(self) -> Path | None:
@@ -367,14 +357,6 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _live(self) -> LedgerState:
-        where, broken = "", "it was closed" if self._closed else ""
-        if self._file is not None:
-            where, broken = f" {self._file.path}", self._file.broken
-        if broken:
-            raise LedgerError(f"the ledger{where} takes no further line: {broken}")
-        return self.state
-
     def _start(self, fields: Mapping[str, Any]) -> None:
         try:
             record, line = encode(0, GENESIS, "plan", fields)
@@ -384,35 +366,31 @@ class Ledger:
         self._write(record, line)
         self._state = state
 
-    def _append(self, kind: str, entry: Entry) -> None:
+    def _append(self, kind: Callable[..., _Line], **fields: Any) -> _Line:
+        """Check an entry against the lines so far, write its line and add it to them."""
+        where, broken = "", "it was closed" if self._closed else ""
+        if self._file is not None:
+            where, broken = f" {self._file.path}", self._file.broken
+        if broken:
+            raise LedgerError(f"the ledger{where} takes no further line: {broken}")
         try:
+            entry = kind(**fields)
             self.state.admit(entry)
-            if self._file is None:  # its lines and their hashes are never read
-                self.state.add(entry)
-                return
-            fields = {} if entry is None else entry.to_json()
-            record, line = encode(self._num_lines, self._head, kind, fields)
+            name = type(entry).__name__.lower()
+            record, line = encode(self._num_lines, self._head, name, entry.to_line())
         except LedgerError:
             raise
         except (ValueError, TypeError) as error:
             raise LedgerError(str(error)) from error
         self._write(record, line)
         self.state.add(entry)
+        return entry
 
     def _write(self, record: Record, line: bytes) -> None:
-        if self._file is None:
-            return
-        self._file.append(line)
+        if self._file is not None:
+            self._file.append(line)
         self._num_lines, self._head = self._num_lines + 1, record.hash
         self._hashes.add(record.hash)
 
 
 _NO_LINES = Chain(records=(), num_bytes=0, torn=0)
-
-
-def _build(kind: Callable[..., _Line], **fields: Any) -> _Line:
-    """Return an entry; raise `LedgerError` where its values are refused."""
-    try:
-        return kind(**fields)
-    except ValueError as error:
-        raise LedgerError(str(error)) from error

@@ -11,14 +11,16 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, cast
 
+from fedpriv.hashes import hex_digest
 from fedpriv.mechanisms.event import Event
+from fedpriv.parts import Part, PositiveInt
 from fedpriv.privacy.epsilon import BudgetUse, Epsilon
-from fedpriv.privacy.ledger.chain import LedgerError, Record, decode, hex_digest
+from fedpriv.privacy.ledger.chain import LedgerError, Record, decode
 from fedpriv.privacy.plan import AnyPlan, read_plan
 from fedpriv.ranges import json_object, positive_int
 
@@ -31,8 +33,66 @@ UPDATE = "update"
 """The query of an ordinary round; its name is left out of a line."""
 
 
+def _event(name: str, value: Any) -> Event:
+    if isinstance(value, Event):
+        return value
+    given = json_object(value)
+    if given is None:
+        raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
+    # A ledger repeats one event thousands of times: it is checked once.
+    return _known_event(tuple(given.items()), tuple(map(type, given.values())))
+
+
+@lru_cache(maxsize=256)
+def _known_event(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Event:
+    return Event.from_json(dict(items))
+
+
+def _query(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} {value!r} is not a name")
+    return value
+
+
+def _ranges(name: str, value: Any) -> tuple[tuple[int, int], ...]:
+    last, out = 0, list[tuple[int, int]]()
+    for first, end in value:
+        first, end = positive_int("charge", first), positive_int("charge", end)
+        if not last < first <= end:
+            raise ValueError(f"{name} {value!r} are not ascending ranges")
+        out.append((first, end))
+        last = end
+    if not out:
+        raise ValueError("a release of no charges is written without them")
+    return tuple(out)
+
+
+def _files(name: str, value: Any) -> Mapping[str, str]:
+    found = json_object(value)
+    if found is None:
+        raise ValueError(f"{name} {value!r} are no digests by name")
+    for file, digest in found.items():
+        hex_digest(f"digest of {file!r}", digest)
+        if Path(file).name != file:
+            raise ValueError(f"{file!r} is not the name of a file in the run's folder")
+    return dict(found)
+
+
+class Entry(Part):
+    """Base of what a line says; its fields are checked wherever the line comes from."""
+
+    def to_line(self) -> dict[str, Any]:
+        """Return the fields of its line; one that has its default is left out."""
+        values = self.to_json()
+        return {
+            item.name: values[item.name]
+            for item in fields(cast(Any, self))
+            if getattr(self, item.name) != item.default
+        }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Charge:
+class Charge(Entry):
     """A charge: one spent attempt.
 
     Attributes:
@@ -42,36 +102,14 @@ class Charge:
         query: What was asked; a round may ask several things.
     """
 
-    round_num: int
-    attempt: int
-    event: Event
-    query: str = UPDATE
-
-    def __post_init__(self) -> None:
-        _set_positive_ints(self, "round_num", "attempt")
-        given: Any = self.query
-        if not isinstance(given, str) or not given:
-            raise ValueError(f"query {self.query!r} is not a name")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the charge's line."""
-        fields = {"round_num": self.round_num, "attempt": self.attempt}
-        named = {} if self.query == UPDATE else {"query": self.query}
-        return {**fields, "event": self.event.to_json(), **named}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Charge:
-        """Return the charge of a line.
-
-        Raises:
-            ValueError: If a field is missing, unknown or out of range.
-        """
-        given: dict[str, Any] = {**fields, "event": _event(fields["event"])}
-        return cls(**given)
+    round_num: PositiveInt
+    attempt: PositiveInt
+    event: Annotated[Event, _event]
+    query: Annotated[str, _query] = UPDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(Entry):
     """One round's row of correlated noise, written before it is drawn; its run was charged before.
 
     Attributes:
@@ -79,19 +117,12 @@ class Row:
         round_num: The round that it is for.
     """
 
-    row: int
-    round_num: int
-
-    def __post_init__(self) -> None:
-        _set_positive_ints(self, "row", "round_num")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the row's line."""
-        return asdict(self)
+    row: PositiveInt
+    round_num: PositiveInt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class Release(Entry):
     """A released result, with the charges that it is made of.
 
     Attributes:
@@ -102,33 +133,19 @@ class Release:
             included; None of a round whose noise was charged with an earlier one.
     """
 
-    round_num: int
-    attempt: int
-    digest: str
-    charges: tuple[tuple[int, int], ...] | None = None
-
-    def __post_init__(self) -> None:
-        _set_positive_ints(self, "round_num", "attempt")
-        hex_digest(self.digest)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the release's line."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Release:
-        """Return the release of a line.
-
-        Raises:
-            ValueError: If a field is missing, unknown or out of range.
-        """
-        values = dict(fields)
-        ranges = values.pop("charges", None)
-        return cls(charges=None if ranges is None else _ranges(ranges), **values)
+    round_num: PositiveInt
+    attempt: PositiveInt
+    digest: Annotated[str, hex_digest]
+    charges: Annotated[tuple[tuple[int, int], ...], _ranges] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class Resume(Entry):
+    """The run goes on after an interruption; lost attempts stay spent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Entry):
     """The end of a run with budget left; nothing is charged afterwards.
 
     Attributes:
@@ -136,36 +153,24 @@ class End:
             algorithm had nothing left to ask.
     """
 
-    reason: str
-
-    def __post_init__(self) -> None:
-        if self.reason not in ("refused", "finished"):
-            raise ValueError(f"reason {self.reason!r} of an end is unknown")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the end's line."""
-        return asdict(self)
+    reason: Literal["refused", "finished"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seal:
+class Seal(Entry):
     """The files of a run at its end; void once another line follows.
 
     Attributes:
         files: SHA-256 of each file, 64 hex digits, by its name in the run's folder.
     """
 
-    files: Mapping[str, str]
+    files: Annotated[Mapping[str, str], _files]
 
-    def __post_init__(self) -> None:
-        for name, digest in self.files.items():
-            hex_digest(digest)
-            if Path(name).name != name:
-                raise ValueError(f"{name!r} is not the name of a file in the run's folder")
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields of the seal's line."""
-        return {"files": dict(self.files)}
+_KINDS: dict[str, type[Entry]] = {
+    kind.__name__.lower(): kind for kind in (Charge, Row, Release, Resume, End, Seal)
+}
+"""By the kinds of lines, what they say."""
 
 
 def as_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -181,44 +186,6 @@ def as_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
         else:
             ranges.append((number, number))
     return tuple(ranges)
-
-
-def _ranges(value: Any) -> tuple[tuple[int, int], ...]:
-    last, out = 0, list[tuple[int, int]]()
-    for first, end in value:
-        first, end = positive_int("charge", first), positive_int("charge", end)
-        if not last < first <= end:
-            raise ValueError(f"charges {value!r} are not ascending ranges")
-        out.append((first, end))
-        last = end
-    if not out:
-        raise ValueError("a release of no charges is written without them")
-    return tuple(out)
-
-
-def _set_positive_ints(entry: Charge | Row | Release, *names: str) -> None:
-    for name in names:
-        value = getattr(entry, name)
-        whole = positive_int(name, value)
-        if whole is not value:  # a NumPy integer; a ledger holds built-in ones by the ten thousand
-            object.__setattr__(entry, name, whole)
-
-
-def _event(value: Any) -> Event:
-    given = json_object(value)
-    if given is None:
-        raise ValueError(f"{value!r} is not an event; expected an object with a 'kind'")
-    # A ledger repeats one event thousands of times: it is checked once.
-    return _known_event(tuple(given.items()), tuple(map(type, given.values())))
-
-
-@lru_cache(maxsize=256)
-def _known_event(items: tuple[tuple[str, Any], ...], kinds: tuple[type, ...]) -> Event:
-    return Event.from_json(dict(items))
-
-
-Entry = Charge | Row | Release | End | Seal | None
-"""The entry of a line; None for a resume."""
 
 
 class LedgerState:
@@ -258,12 +225,9 @@ class LedgerState:
         self._rows: list[Row] = []
         self._releases: list[Release] = []
         self._charged_before: list[int] = []
-        self._attempts: dict[tuple[str, int], int] = {}
-        self._queries: set[str] = set()
-        self._numbers: dict[tuple[str, int, int], int] = {}
+        self._numbers: dict[tuple[str, int], list[int]] = {}
         self._spent: Counter[Event] = Counter()
         self._last_round = 0
-        self._through = 0  # charges before it are in a release, or lost for good
 
     @classmethod
     def replay(cls, records: Iterable[Record]) -> LedgerState:
@@ -335,21 +299,9 @@ class LedgerState:
         Raises:
             ValueError: If it may not follow.
         """
-        match record.kind:
-            case "charge":
-                entry = Charge.from_json(record.fields)
-            case "row":
-                entry = Row(**record.fields)
-            case "release":
-                entry = Release.from_json(record.fields)
-            case "end":
-                entry = End(**record.fields)
-            case "seal":
-                entry = Seal(**record.fields)
-            case "resume":
-                entry = None
-            case _:
-                raise ValueError(f"a line of kind {record.kind!r} is unknown")
+        if record.kind not in _KINDS:
+            raise ValueError(f"a line of kind {record.kind!r} is unknown")
+        entry = _KINDS[record.kind](**record.fields)
         self.admit(entry)
         return entry
 
@@ -360,7 +312,7 @@ class LedgerState:
             BudgetSpentError: A ValueError; if the plan does not pay for it.
             ValueError: If it may not follow.
         """
-        if self.ended is not None and not isinstance(entry, Charge | Seal | None):
+        if self.ended is not None and not isinstance(entry, Charge | Seal | Resume):
             raise ValueError(f"the run ended ({self.ended.reason}); nothing follows")
         match entry:
             case Charge():
@@ -369,20 +321,19 @@ class LedgerState:
                 self._admit_row(entry)
             case Release():
                 self._admit_release(entry)
-            case End() | Seal() | None:
+            case _:
                 pass
 
     def add(self, entry: Entry) -> None:
         """Add an admitted entry to the state."""
         self.sealed = entry.files if isinstance(entry, Seal) else {}
         match entry:
-            case None:
+            case Resume():
                 self.num_resumes += 1
             case Charge():
                 self._charges.append(entry)
-                self._queries.add(entry.query)
-                self._attempts[entry.query, entry.round_num] = entry.attempt
-                self._numbers[entry.query, entry.round_num, entry.attempt] = len(self._charges)
+                attempts = self._numbers.setdefault((entry.query, entry.round_num), [])
+                attempts.append(len(self._charges))
                 self._spent[entry.event] += 1
                 self._last_round = max(self._last_round, entry.round_num)
             case Row():
@@ -390,10 +341,9 @@ class LedgerState:
             case Release():
                 self._releases.append(entry)
                 self._charged_before.append(len(self._charges))
-                self._through = len(self._charges)
             case End():
                 self.ended = entry
-            case Seal():
+            case _:
                 pass
 
     def _admit_charge(self, charge: Charge) -> None:
@@ -476,15 +426,21 @@ class LedgerState:
 
     def attempts(self, round_num: int, query: str = UPDATE) -> int:
         """Return how many attempts of a query were charged in a round."""
-        return self._attempts.get((query, round_num), 0)
+        return len(self._numbers.get((query, round_num), ()))
 
     def knows_query(self, query: str) -> bool:
         """Return whether a query was ever charged."""
-        return query in self._queries
+        return any(known == query for known, _ in self._numbers)
 
     def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
         """Return the number of an attempt's charge, from 1; None if it was never charged."""
-        return self._numbers.get((query, round_num, attempt))
+        attempts = self._numbers.get((query, round_num), [])
+        return attempts[attempt - 1] if 1 <= attempt <= len(attempts) else None
+
+    @property
+    def _through(self) -> int:
+        """Charges up to it are in a release, or lost for good."""
+        return self._charged_before[-1] if self._charged_before else 0
 
     @property
     def unreleased(self) -> Sequence[Charge]:

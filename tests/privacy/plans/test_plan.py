@@ -137,7 +137,7 @@ def test_a_plan_without_noise_promises_nothing_and_says_why(bound):
     told = made.epsilon(3)
     assert math.isinf(told.value) and told.reason and told.accountant == "none"
     assert (made.event, made.mechanism.stddev, made.is_private) == (NONPRIVATE, 0.0, False)
-    assert made.affords(99) and not made.affords(100)
+    assert made.affordable_rounds == 100
     assert "there is no guarantee" in made.warnings[0]
 
 
@@ -162,7 +162,7 @@ def test_calibration_stays_within_the_target_and_becomes_the_budget():
     made = plan().calibrated(2.0)
     assert 1.99 <= made.epsilon(100).value <= 2.0
     assert made.target_epsilon == 2.0
-    assert made.affords(99) and not made.affords(100)
+    assert made.affordable_rounds == 100
     with refuses(ValueError, "target_epsilon"):
         plan(noise="none", noise_multiplier=0.0).calibrated(2.0)
 
@@ -172,8 +172,9 @@ def test_a_budget_stops_before_the_charge_that_would_exceed_it():
     last = made.affordable_rounds
     assert 0 < last < 100
     assert made.epsilon(last).value <= 1.0 < made.epsilon(last + 1).value
-    assert made.affords(last - 1) and not made.affords(last)
-    assert not plan(target_epsilon=1e-3).affords(0)
+    assert made.pays_for_more(Counter({made.event: last - 1}), 0)
+    assert not made.pays_for_more(Counter({made.event: last}), 0)
+    assert not plan(target_epsilon=1e-3).pays_for_more(Counter(), 0)
     assert plan(target_epsilon=1e-3).affordable_rounds == 0
     assert plan().affordable_rounds == 100
 
@@ -185,7 +186,8 @@ def test_a_target_is_not_passed_by_one_bit():
     assert replace(many, target_epsilon=spent).affordable_rounds == 700
     below = replace(many, target_epsilon=math.nextafter(spent, 0.0))
     assert below.affordable_rounds == 699
-    assert below.affords(698) and not below.affords(699)
+    spent = [Counter({below.event: count}) for count in (698, 699)]
+    assert [below.pays_for_more(charges, 0) for charges in spent] == [True, False]
 
 
 def test_an_example_costs_what_a_user_costs():

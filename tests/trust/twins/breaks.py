@@ -172,12 +172,12 @@ def cohorts_of_one_size(sampling):
     """Fixed-size cohorts sold as Poisson."""
     import numpy as np
 
-    def wrong(self, key, roster):
+    def wrong(self, memory, key):
         size = round(self.expected_cohort_size)
-        drawn = key.generator().choice(len(roster), size, replace=False)
-        return tuple(roster[i] for i in np.sort(drawn))
+        drawn = key.generator().choice(self.num_users, size, replace=False)
+        return np.sort(drawn), memory
 
-    sampling.PoissonSampler.cohort = wrong
+    sampling.PoissonSampler.positions = wrong
 
 
 def noise_in_floats(noise):
