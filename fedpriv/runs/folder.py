@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -57,22 +56,17 @@ from fedpriv.checkpoints.tensor_files import (
     write_tensors,
 )
 from fedpriv.datasets.digests import read_secret, write_secret
+from fedpriv.experiments.experiment import Components
+from fedpriv.experiments.start import Start
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import KEY
-from fedpriv.privacy.statement.sealed import SEAL
+from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL
 from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values
-from fedpriv.runs.document import (
-    RunDescription,
-    experiment_of,
-    make_document,
-    read_document,
-    rounds_between_checkpoints,
-    write_json,
-)
+from fedpriv.runs.document import experiment_of, read_document, write_json
 from fedpriv.runs.noise_root import NOISE, noise_digest
 from fedpriv.runs.records import decided_as_json
 from fedpriv.tasks.task import BaseTask, check_data_digests
@@ -105,19 +99,23 @@ _SEALED = (
 
 
 class RunFolder:
-    """One run on disk. Made by `create` or `open`; one process at a time holds the ledger."""
+    """One run on disk, by `create`, `of_plan` or `open`; one process at a time holds the ledger."""
 
     def __init__(
         self,
         path: Path,
         ledger: Ledger,
-        store: CheckpointStore,
         document: Mapping[str, Any],
-        every: int = 1,
+        keep_last: int | None = None,
     ) -> None:
-        """Take over what `create` and `open` made; of the rounds, each `every`-th is kept."""
-        self.path, self.ledger, self.store, self.document = path, ledger, store, document
-        self._every = every
+        """Take over what `create`, `of_plan` and `open` made."""
+        self.path, self.ledger, self.document = path, ledger, document
+        # Rounds between those that are kept: of single examples those that are evaluated are.
+        central = bool(document) and document["plan"]["unit"] != "user"
+        self._every = int(document["experiment"]["eval_every"]) if central else 1
+        self.store = CheckpointStore(
+            path / "checkpoints", keep_last=keep_last, keep_every=10 * self._every
+        )
         self._begun_here = False  # by `of_plan`: whose first state is no resumed one
         #: Called with each line of rounds.jsonl that is written, and with its diagnostics.
         self.on_line: Callable[[Mapping[str, Any], Mapping[str, Any] | None], None] | None = None
@@ -131,8 +129,12 @@ class RunFolder:
     def create(
         cls,
         path: Path,
-        described: RunDescription,
+        components: Components,
+        document: Mapping[str, Any],
         *,
+        begun: Start,
+        files: Mapping[str, bytes],
+        secret: bytes | None = None,
         keep_last: int | None = 10,
         anchor: str | os.PathLike[str] | None = None,
     ) -> RunFolder:
@@ -140,40 +142,45 @@ class RunFolder:
 
         Args:
             path: The folder; made if missing.
-            described: What is run.
+            components: What is run.
+            document: The content of its experiment.json (`fedpriv.runs.document.make_document`).
+            begun: The params before the first round.
+            files: The task's files by name (`read_task_files`).
+            secret: What keys the digests of a secure run's data; None in simulation.
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
             anchor: A file outside the folder where the ledger's lines are marked; None for none.
 
         Raises:
-            ValueError: If the folder already holds a run or what is left of one, or the task's
-                files cannot lie in it.
+            ValueError: If the folder already holds a run or what is left of one.
         """
-        if (path / "experiment.json").exists():
+        if (path / DOCUMENT).exists():
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        components, mode, begun = described.components, described.mode, described.begun
-        files = _read_task_files(components.task)
-        secret = secrets.token_bytes(32) if mode == "secure" else None
-        document = make_document(described, files, secret)
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
-        _refuse_remains(path, "experiment.json")
+        _refuse_remains(path, DOCUMENT)
         if secret is not None and document["corpus"].get("data_sha256") is not None:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": document["name"], SEAL: document_sha256(document)}
-        if mode == "simulation":
+        if secret is None:
             extra[NOISE] = noise_digest(experiment_of(components), document)
         ledger = Ledger.create(
-            path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchor=anchor
+            path / LEDGER,
+            plan=components.plan,
+            mode=document["mode"],
+            extra=extra,
+            anchor=anchor,
         )
-        _write_task_files(path, files)
-        if begun is not None and begun.facts["kind"] != "fresh":
+        for name, content in files.items():  # each in one step
+            part = path / f".{name}.part"
+            part.write_bytes(content)
+            part.replace(path / name)
+        if begun.facts["kind"] != "fresh":
             write_tensors(path / START_FILE, begun.params, {"format": "fedpriv-start"})
-        write_json(path / "experiment.json", document)
-        every = rounds_between_checkpoints(document)
-        return cls(path, ledger, _store(path, keep_last, every), document, every)
+        write_json(path / DOCUMENT, document)
+        return cls(path, ledger, document, keep_last)
 
     @classmethod
     def of_plan(
@@ -203,22 +210,23 @@ class RunFolder:
         """
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
-        file = path / "ledger.jsonl"
-        if not file.exists():
-            _refuse_remains(path, "ledger.jsonl")
+        file = path / LEDGER
+        begun_here = not file.exists()
+        if begun_here:
+            _refuse_remains(path, LEDGER)
             extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
             ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchor=anchor)
-            made = cls(path, ledger, _store(path, None, 1), {})
-            made._begun_here = True
-            return made
-        ledger = Ledger.open(file, anchor=anchor)
-        if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
-            ledger.close()
-            raise ValueError(
-                f"{file} is the ledger of another plan or mode; give the one it was started with, "
-                "or another folder"
-            )
-        return cls(path, ledger, _store(path, None, 1), {})
+        else:
+            ledger = Ledger.open(file, anchor=anchor)
+            if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
+                ledger.close()
+                raise ValueError(
+                    f"{file} is the ledger of another plan or mode; give the one it was started "
+                    "with, or another folder"
+                )
+        made = cls(path, ledger, {})
+        made._begun_here = begun_here
+        return made
 
     @classmethod
     def open(
@@ -230,9 +238,8 @@ class RunFolder:
             ValueError: If there is no run, or its ledger does not verify.
         """
         document = read_document(path)
-        ledger = Ledger.open(path / "ledger.jsonl", anchor=anchor)
-        every = rounds_between_checkpoints(document)
-        return cls(path, ledger, _store(path, keep_last, every), document, every)
+        ledger = Ledger.open(path / LEDGER, anchor=anchor)
+        return cls(path, ledger, document, keep_last)
 
     def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
@@ -242,7 +249,7 @@ class RunFolder:
         Raises:
             ValueError: If they differ, or cannot be compared any more.
         """
-        frozen = read_frozen_bytes(_read_task_files(task))
+        frozen = read_frozen_bytes(read_task_files(task))
         corpus = self.document["corpus"]
         check_frozen(corpus.get("frozen", {}), frozen, str(self.path))
         if corpus.get("published") != (now := task.describe().to_json().get("published")):
@@ -415,10 +422,6 @@ class RunFolder:
         self.ledger.close()
 
 
-def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
-    return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
-
-
 def _last_line(path: Path) -> dict[str, Any]:
     """Return the last object of a file, empty where there is none."""
     with suppress(ValueError):
@@ -440,7 +443,7 @@ def _refuse_remains(path: Path, missing: str) -> None:
         )
 
 
-def _read_task_files(task: BaseTask) -> Mapping[str, bytes]:
+def read_task_files(task: BaseTask) -> Mapping[str, bytes]:
     """Return the files that a task brings, by name, such as a vocabulary; empty for none.
 
     Raises:
@@ -460,11 +463,3 @@ def _read_task_files(task: BaseTask) -> Mapping[str, bytes]:
                 "json.dumps(...).encode()"
             )
     return files
-
-
-def _write_task_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder, each in one step."""
-    for name, content in files.items():
-        part = folder / f".{name}.part"
-        part.write_bytes(content)
-        part.replace(folder / name)

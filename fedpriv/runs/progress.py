@@ -432,12 +432,12 @@ class Announcement:
 
 def announcement(prepared: PreparedRun) -> Announcement:
     """Return the head of a run: its values are the plan's, whatever an experiment is called."""
-    experiment, document, trial = prepared.experiment, prepared.folder.document, prepared.trial
+    experiment, document = prepared.experiment, prepared.folder.document
     covers, name = coverage_of(document), name_with_label(experiment.name, document)
     plan = prepared.components.plan
     guarantee, cautions = describe_plan(plan, covers, prepared.ledger.mode)
-    number = num_elements(trial.begun.params)
-    cautions += filter(None, (trial.untried, *trial.noticed))
+    number = num_elements(prepared.begun.params)
+    cautions += prepared.cautions
     if covers.mark:
         cautions.append(f"ε {covers.mark}")
     return Announcement(

@@ -207,9 +207,9 @@ def perform(trial: Trial, out: Path, device: str | None = None) -> float:
             label=trial.method,
             public=public,
         )
-        if trial.task_key is not None and prepared.trial.public is not None:
+        if trial.task_key is not None and prepared.public is not None:
             _PUBLIC.clear()  # it holds two models
-            _PUBLIC[trial.task_key, trial.seed] = prepared.trial.public
+            _PUBLIC[trial.task_key, trial.seed] = prepared.public
     _check_level(trial, prepared)
     prepared.run()
     CheckpointStore(folder / "checkpoints", keep_last=1, keep_every=None).prune()

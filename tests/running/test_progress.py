@@ -30,8 +30,8 @@ class Prepared:
         plan = self.plan()
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]", eval_every=5)
-        begun = SimpleNamespace(params={"w": np.zeros(1234)})
-        self.synthetic, self.trial = True, SimpleNamespace(untried="", noticed=(), begun=begun)
+        self.begun = SimpleNamespace(params={"w": np.zeros(1234)})
+        self.synthetic, self.cautions = True, ()
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         corpus = {"name": "toys", "num_users": 100, "synthetic": True}
         document = {"plan": plan.to_json(), "experiment": {}, "corpus": corpus}

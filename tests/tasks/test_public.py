@@ -19,8 +19,8 @@ from tests.tasks.people import USERS, accepted, experiment, person, task
 def noticed(folder, *, secure=False, **changes):
     prepared = accepted(folder, task(**changes), secure=secure)
     head = "\n".join(head_lines(prepared))
-    assert all(line in head for line in prepared.trial.noticed)
-    return prepared.trial.noticed
+    assert all(line in head for line in prepared.cautions)
+    return prepared.cautions
 
 
 def mixed():
