@@ -108,8 +108,8 @@ def _main(grid: Grid, context: Context) -> None:
     with closing(prepared.folder), writing_to(path, f"; then {then}"), naming_superlink(then):
         run = replace(prepared, make_backend=made)
         summary = run.run(report, tell=_LOG.info, within=status.kept)
-    if why := describe_early_end(summary):
-        _LOG.warning("%d rounds; %s", summary["rounds"], why)
+    if why := describe_early_end(ledger.state):
+        _LOG.warning("%s", why)
     returned, no_gain = describe_returned_model(summary)
     if returned:
         _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)

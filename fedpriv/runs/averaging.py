@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,12 +16,10 @@ from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
-from fedpriv.privacy.statement.stated import stopped_early
 from fedpriv.rng import Key
-from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.folder import RunFolder, UnkeptRun
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
 from fedpriv.runs.progress import (
@@ -227,27 +225,29 @@ def train(
         if start_sha256 is not None:
             described = {"stated": described, "start": start_sha256}
         facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)
-    folder = None
-    if keeping.out is not None:
+    if keeping.out is None:
+        folder = UnkeptRun(plan, root.mode)
+    else:
         folder = RunFolder.of_plan(
             keeping.out, plan, mode=root.mode, extra=facts, anchor=keeping.anchor
         )
-    with nullcontext() if folder is None else closing(folder):
-        if folder is not None:
-            for name, fact in (stated or {}).items():
-                if folder.ledger.extra.get(name) != fact:
-                    raise ValueError(
-                        f"{keeping.out} holds a training of {folder.ledger.extra.get(name)}, and "
-                        f"this is one of {fact}; give the same, or another folder"
-                    )
-            facts, state = dict(folder.ledger.extra), folder.resume(state)
-        in_floats = keeping.secure and not (folder is not None and folder.is_hardened)
+        facts = dict(folder.ledger.extra)
+    ledger = folder.ledger
+    with closing(folder):
+        for name, fact in (stated or {}).items():
+            if facts.get(name) != fact:
+                raise ValueError(
+                    f"{keeping.out} holds a training of {facts.get(name)}, and this is one of "
+                    f"{fact}; give the same, or another folder"
+                )
+        state = folder.resume(state)
+        in_floats = keeping.secure and not folder.is_hardened
         covers = Coverage(not_covered=(*gaps, FLOATS) if in_floats else gaps)
         guarantee, cautions = describe_plan(plan, covers, root.mode)
         for line in filter(None, (guarantee, *cautions, covers.mark and f"ε {covers.mark}")):
             tell(line)
-        if folder is not None:
-            tell(describe_beginning(folder.path, folder.ledger, state.round_num))
+        if keeping.out is not None:
+            tell(describe_beginning(keeping.out, ledger, state.round_num))
         every = plan.planned_rounds
         played = rounds(
             components,
@@ -259,36 +259,22 @@ def train(
             noise=noise_root(root, facts),
         )
         for record, state in played:
-            spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
-            tell(round_line(record, epsilon=spent.value if plan.is_private else None))
+            tell(round_line(record, epsilon=ledger.epsilon().value if plan.is_private else None))
             on_round(state.round_num, state.params)
-        spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
-        if folder is not None:
-            if why := _early_end(folder.ledger, state.round_num):
-                tell(why)
-            folder.seal()
-            tell(describe_folder(folder.path))
+        folder.seal()
+        if keeping.out is not None:
+            for line in filter(
+                None, (describe_early_end(ledger.state), describe_folder(keeping.out))
+            ):
+                tell(line)
     return Trained(
         params=components.algorithm.result(state),
-        epsilon=covers.marked(spent),
+        epsilon=covers.marked(ledger.epsilon()),
         simulated=not keeping.secure,
         in_floats=in_floats,
         rounds=state.round_num,
         path=keeping.out,
     )
-
-
-def _early_end(ledger: Ledger, round_num: int) -> str:
-    """Return why there are fewer rounds than were planned; "" where there are not."""
-    planned, why = ledger.plan.planned_rounds, stopped_early(ledger.state)
-    if planned is None or why is None:
-        return ""
-    facts = {
-        "rounds_planned": planned,
-        "stopped_early": why,
-        "target_epsilon": ledger.plan.target_epsilon,
-    }
-    return f"{round_num} rounds; {describe_early_end(facts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,47 @@ _SEALED = (
 )  # fmt: skip
 
 
+class UnkeptRun:
+    """A run in memory: its ledger alone. It answers as a `RunFolder` does, and writes nothing.
+
+    Args:
+        plan: The plan.
+        mode: "simulation" or "secure".
+    """
+
+    path = None
+    is_hardened = False
+
+    def __init__(self, plan: AnyPlan, mode: str) -> None:
+        self.ledger = Ledger.in_memory(plan, mode=mode)
+
+    def resume(self, first: ArrayState) -> ArrayState:
+        """Return the state before round 1."""
+        return first
+
+    def keep(self, state: ArrayState) -> None:
+        """Keep nothing."""
+
+    def record(self, released: Mapping[str, Any], diagnostics: Mapping[str, Any] | None) -> None:
+        """Write nothing down."""
+
+    def last_stated(self, round_num: int) -> Mapping[str, Any]:
+        """Return no values: none was written down."""
+        return {}
+
+    def complete(
+        self, round_num: int, released: Mapping[str, Any], diagnostics: Mapping[str, Any]
+    ) -> None:
+        """Write nothing down."""
+
+    def seal(self) -> None:
+        """Record nothing: there is no file."""
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.ledger.close()
+
+
 class RunFolder:
     """One run on disk, by `create`, `of_plan` or `open`; one process at a time holds the ledger."""
 

@@ -11,7 +11,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sized
+from collections.abc import Callable, Generator, Iterator, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from fedpriv.measures import PUBLIC_ONLY, Measure
 from fedpriv.privacy.epsilon import BudgetUse, format_delta, privacy_line, rounded_up
 from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.stated import stopped_early
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE, name_data
 from fedpriv.runs.document import name_with_label
 from fedpriv.runs.loop import accounted_charges, accounted_rounds
@@ -35,6 +36,7 @@ from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.ledger import Ledger
+    from fedpriv.privacy.ledger.state import LedgerState
     from fedpriv.runs.prepared import PreparedRun
     from fedpriv.runs.records import RoundRecord
 
@@ -539,20 +541,19 @@ def describe_folder(path: Path) -> str:
     return f"run folder: {path}; check it with: fedpriv verify {shlex.quote(str(path))}"
 
 
-def describe_early_end(summary: Mapping[str, Any]) -> str:
-    """Return why a finished run released fewer rounds than were planned; "" where it did not.
+def describe_early_end(state: LedgerState) -> str:
+    """Return how many rounds a finished run released, and why they are fewer than were planned.
 
-    Where none were planned: what of the budget it has used.
+    "" where they are not. Where none were planned: what of the budget it has used.
     """
-    planned = f"{summary['rounds_planned']} were planned"
-    match summary["stopped_early"]:
-        case "target-epsilon":
-            target = f"{summary['target_epsilon']:g}"
-            return f"{planned}, and one more would exceed the target ε of {target}"
-        case "lost-attempts":
-            return f"{planned}, and interrupted attempts used up the others' charges"
-        case "nothing-left":
-            return f"{planned}, and the algorithm had nothing left to ask"
-        case _:
-            pass
-    return "" if summary["rounds_planned"] is not None else summary["budget_used"]
+    plan = state.plan
+    why = {
+        "target-epsilon": f"one more would exceed the target ε of {plan.target_epsilon or 0:g}",
+        "lost-attempts": "interrupted attempts used up the others' charges",
+        "nothing-left": "the algorithm had nothing left to ask",
+    }.get(stopped_early(state) or "")
+    if why is not None:
+        return f"{state.rounds_done} rounds; {plan.planned_rounds} were planned, and {why}"
+    return (
+        "" if plan.planned_rounds is not None else f"{state.rounds_done} rounds; {state.used.text}"
+    )
