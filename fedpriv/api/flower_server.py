@@ -40,7 +40,7 @@ from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import (
-    announcement,
+    announce,
     describe_beginning,
     describe_early_end,
     describe_folder,
@@ -71,9 +71,9 @@ def _main(grid: Grid, context: Context) -> None:
     _LOG.info("preparing experiment %s", plain(str(context.run_config.get("experiment", ""))))
     with recording_refusal(read_path("resume", context.run_config)):
         prepared, settings = _opened(context.run_config)
-    head = announcement(prepared)
-    _LOG.info("%s; %s", head.title, head.guarantee)
-    for caution in head.cautions:
+    (title, _, guarantee), cautions = announce(prepared)
+    _LOG.info("%s; %s", title, guarantee)
+    for caution in cautions:
         _LOG.warning("%s", caution)
     path, ledger = prepared.folder.path, prepared.ledger
     _LOG.info("%s", describe_beginning(path, ledger, prepared.state.round_num))

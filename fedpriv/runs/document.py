@@ -60,12 +60,6 @@ def check_label(label: str | None) -> str | None:
     return label.strip()
 
 
-def name_with_label(name: str, document: Mapping[str, Any]) -> str:
-    """Return an experiment's name, behind the label of the run where it has one."""
-    label = document.get("label")
-    return f"{label} ({name})" if label else name
-
-
 def make_document(
     components: Components,
     files: Mapping[str, bytes],
