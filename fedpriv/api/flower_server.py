@@ -70,7 +70,8 @@ def make_server_app() -> ServerApp:
 def _main(grid: Grid, context: Context) -> None:
     _LOG.info("preparing experiment %s", plain(str(context.run_config.get("experiment", ""))))
     with recording_refusal(read_path("resume", context.run_config)):
-        prepared, settings = _opened(context.run_config)
+        settings = read_grid_settings(context.run_config)
+        prepared = _open_run(context.run_config, settings)
     (title, _, guarantee), cautions = announce(prepared)
     _LOG.info("%s; %s", title, guarantee)
     for caution in cautions:
@@ -118,34 +119,25 @@ def _main(grid: Grid, context: Context) -> None:
         _LOG.info("report: %s", write_report(path))
 
 
-def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:
-    settings = read_grid_settings(run_config)
-    if read_value(run_config, "secure") and not read_path("resume", run_config):
-        settings.check_mode("secure")  # before there is a run folder
-    prepared = _open_run(run_config)
-    try:
-        settings.check_mode(prepared.ledger.mode)  # a resumed run has its own mode
-    except ValueError:
-        prepared.folder.close()
-        raise
-    return prepared, settings
-
-
-def _open_run(run_config: Any) -> PreparedRun:
+def _open_run(run_config: Any, settings: GridSettings) -> PreparedRun:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
-    if read_value(run_config, "secure") and run_config.get("seed") not in (None, ""):
+    secure = read_value(run_config, "secure")
+    if secure and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
+    mode = "secure" if secure else "simulation"
+    if resume is not None:
+        mode = read_document(resume)["mode"]
+        if secure and mode != "secure":
+            raise ValueError(
+                f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
+                "leave secure out to go on with it, or start a secure run in another folder"
+            )
+    settings.check_mode(mode)
     anchor = read_path("anchor", run_config)
     # Whether a device is there, its node knows; that the task trains on devices, any can say.
     on_devices = named_device(run_config) not in ("", "none")
     checked = serial_on("cpu") if on_devices else serial
     if resume is not None:
-        mode = read_document(resume).get("mode")
-        if read_value(run_config, "secure") and mode != "secure":
-            raise ValueError(
-                f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
-                "leave secure out to go on with it, or start a secure run in another folder"
-            )
         prepared = resume_run(
             resume, experiment=str(run_config["experiment"]), make_backend=checked, anchor=anchor
         )
@@ -170,7 +162,7 @@ def _open_run(run_config: Any) -> PreparedRun:
             str(run_config["experiment"]),
             open_corpus(run_config),
             out,
-            secure=read_value(run_config, "secure"),
+            secure=secure,
             backend="flower",
             make_backend=checked,
             anchor=anchor,

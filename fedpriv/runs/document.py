@@ -212,13 +212,6 @@ def resume_command(path: Path, name: str | None) -> str:
     return f"fedpriv run {code}--resume {path}"
 
 
-def _nameless(path: Path) -> ValueError:
-    return ValueError(
-        f"{path} was started from Python, with an experiment that has no name to find it by; give "
-        f"it there as experiment=..., such as fedpriv.resume({str(path)!r}, experiment=...)"
-    )
-
-
 def describe_unused(document: Mapping[str, Any], given: Experiment) -> str:
     """Return which options of an experiment a run that goes on does not use; "" for none."""
     planned, now = document["experiment"], given.options()
@@ -248,7 +241,11 @@ def restore_experiment(
     if not isinstance(given, Experiment):
         name = check_experiment_name(document, path, given)
         if name is None:
-            raise _nameless(path)
+            raise ValueError(
+                f"{path} was started from Python, with an experiment that has no name to find it "
+                "by; give it there as experiment=..., such as "
+                f"fedpriv.resume({str(path)!r}, experiment=...)"
+            )
         given = load_experiment(name)
     elif given.name != document["name"]:
         raise ValueError(f"{path} is a run of {document['name']}, not of {given.name}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -118,7 +118,6 @@ def rounds(
         folder=folder,
         turnout=turnout,
         eval_every=eval_every,
-        accounted=accounted_rounds(plan, eval_every),
     )
     _forget_secrets_if_over(ledger, secret_state)  # what a kill left
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
@@ -152,26 +151,25 @@ def _forget_secrets_if_over(ledger: Ledger, secret_state: SecretState) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loop:
-    """The loop of one run; fields as of `rounds`, `accounted` as of `accounted_rounds`."""
+    """The loop of one run; fields as of `rounds`."""
 
     components: Components
     backend: Backend
     folder: RunFolder | UnkeptRun
     turnout: Turnout | None
     eval_every: int
-    accounted: Sequence[int]
 
     def play(
         self, door: RunDoor, state: ArrayState
     ) -> Generator[tuple[RoundRecord, Any], None, None]:
         """Yield the rounds after a state, as `rounds` does."""
         plan, ledger, folder = self.components.plan, self.folder.ledger, self.folder
-        for count in self.accounted:
+        for count in accounted_rounds(plan, self.eval_every):
             if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
                 plan.epsilon(count)
         free_memory()
         open_ = door.must_replay and ledger.state.ended is None
-        record, reason = None, ""
+        record = None
         while ledger.pays_for_more or open_:
             open_ = False
             stop_if_asked()
@@ -180,7 +178,7 @@ class _Loop:
             door.begin(round_num)
             if self.turnout is not None:
                 self.turnout.begin()
-            following, reason = self._step(state, door)
+            following = self._step(state, door)
             if following is None:
                 break
             state = following
@@ -194,15 +192,13 @@ class _Loop:
                 record_to_json(record.released), None if seen is None else record_to_json(seen)
             )
             yield record, state
-        if reason:
-            ledger.end(reason)
         if ledger.state.ended is not None and state.round_num:
             record = self._complete_last_round(state, record)
             if record is not None:
                 yield record, state
 
-    def _step(self, state: ArrayState, door: RunDoor) -> tuple[ArrayState | None, str]:
-        """Return the state after one more step; None and the reason where the run is over.
+    def _step(self, state: ArrayState, door: RunDoor) -> ArrayState | None:
+        """Return the state after one more step; None where the run is over and the ledger says so.
 
         Raises:
             BudgetSpentError: If a plan refuses a charge that it had counted on.
@@ -213,16 +209,19 @@ class _Loop:
         except BudgetSpentError:
             if self.components.plan.planned_rounds is not None:
                 raise
-            return None, "refused"  # what an adaptive plan has left does not pay for the answer
+            # What an adaptive plan has left does not pay for the answer.
+            self.folder.ledger.end("refused")
+            return None
         if following is None:
-            return None, "finished"
+            self.folder.ledger.end("finished")
+            return None
         if following.round_num != door.round_num:
             raise ValueError(
                 f"the step of round {door.round_num} returned a state of round "
                 f"{following.round_num}; a step advances round_num by one, or returns None at its "
                 "end"
             )
-        return following, ""
+        return following
 
     def _record(self, state: ArrayState, due: bool, seconds: float) -> RoundRecord:
         """Return the record of a round, evaluated where that is due.
@@ -232,7 +231,7 @@ class _Loop:
         plan, ledger = self.components.plan, self.folder.ledger
         algorithm = self.components.algorithm
         params = algorithm.measured(state) if due else None
-        counted = accounted_charges(self.accounted, ledger.charges)
+        counted = accounted_charges(plan, self.eval_every, ledger.charges)
         released = Released(
             round_num=state.round_num,
             attempt=ledger.last_attempt,
@@ -324,8 +323,9 @@ def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
     return tuple(sorted({*thinned, affordable} - {0}))
 
 
-def accounted_charges(accounted: Sequence[int], charges: int) -> int:
+def accounted_charges(plan: AnyPlan, eval_every: int, charges: int) -> int:
     """Return the least count of `accounted_rounds` that is not below the charges, or these."""
+    accounted = accounted_rounds(plan, eval_every)
     place = bisect_left(accounted, charges)
     return accounted[place] if charges and place < len(accounted) else charges
 

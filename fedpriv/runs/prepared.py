@@ -176,44 +176,34 @@ class PreparedRun:
         Raises:
             AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.
         """
-        with Notifier(self.callbacks, self.folder) as notifier, closing(self.folder), within():
-            summary = self._run(on_round, tell, ends_if_all_fail=ends_if_all_fail)
-            notifier.end(summary)
-        return summary
-
-    def _run(
-        self,
-        on_round: Callable[[RoundRecord], None],
-        tell: Callable[[str], None],
-        *,
-        ends_if_all_fail: bool,
-    ) -> dict[str, Any]:
-        state, record = self.state, None
-        with interruptible(), counted_failures() as failures:
-            with closing(self.make_backend(self.experiment, self.components)) as backend:
-                described = backend.describe()
-                self.folder.note_backend(described, first_round=state.round_num + 1)
-                played = rounds(
-                    self.components,
-                    backend,
-                    self.root,
-                    folder=self.folder,
-                    state=self.state,
-                    eval_every=self.experiment.eval_every,
-                    ends_if_all_fail=ends_if_all_fail,
+        state, record, folder = self.state, None, self.folder
+        with Notifier(self.callbacks, folder) as notifier, closing(folder), within():
+            with interruptible(), counted_failures() as failures:
+                with closing(self.make_backend(self.experiment, self.components)) as backend:
+                    described = backend.describe()
+                    folder.note_backend(described, first_round=state.round_num + 1)
+                    played = rounds(
+                        self.components,
+                        backend,
+                        self.root,
+                        folder=folder,
+                        state=state,
+                        eval_every=self.experiment.eval_every,
+                        ends_if_all_fail=ends_if_all_fail,
+                    )
+                    with closing(played):
+                        for record, state in played:  # noqa: B007 - the last are summarised
+                            on_round(record)
+                    selection = self._selected(state.round_num, tell)
+                summary = make_summary(
+                    self.components, folder, state, record, failures.cause, selection, described
                 )
-                with closing(played):
-                    for record, state in played:  # noqa: B007 - the last of both is summarised
-                        on_round(record)
-                selection = self._selected(state.round_num, tell)
-            summary = make_summary(
-                self.components, self.folder, state, record, failures.cause, selection, described
-            )
-            algorithm = self.components.algorithm
-            returned = algorithm.measured(state) if selection is None else selection.params
-            self._write_by_user(returned, summary, tell)
-            self.folder.summarise(summary)
-        return {**summary, "run_dir": str(self.folder.path)}
+                algorithm = self.components.algorithm
+                returned = algorithm.measured(state) if selection is None else selection.params
+                self._write_by_user(returned, summary, tell)
+                folder.summarise(summary)
+            notifier.end(summary)
+        return {**summary, "run_dir": str(folder.path)}
 
     def _write_by_user(
         self, params: Params, summary: Mapping[str, Any], tell: Callable[[str], None]

@@ -28,7 +28,7 @@ from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
 from fedpriv.privacy.statement.stated import stopped_early
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE, name_data
-from fedpriv.runs.loop import accounted_charges, accounted_rounds
+from fedpriv.runs.loop import accounted_charges
 from fedpriv.tree import num_elements
 from fedpriv.untrusted_text import plain
 
@@ -332,8 +332,7 @@ class _RunLine:
         if self._plan.is_private:
             # Rounded up as that of rounds is, so that a resumed run shows no smaller ε than before.
             charges = self._ledger.charges
-            accounted = accounted_rounds(self._plan, prepared.experiment.eval_every)
-            counted = accounted_charges(accounted, charges)
+            counted = accounted_charges(self._plan, prepared.experiment.eval_every, charges)
             spent = self._ledger.epsilon() if counted == charges else self._plan.epsilon(counted)
             self._epsilon = spent.value
         self._seen = self._public = ""
