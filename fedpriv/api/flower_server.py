@@ -81,19 +81,14 @@ def _main(grid: Grid, context: Context) -> None:
     if not ledger.pays_for_more and (path / "summary.json").is_file():
         prepared.folder.close()
         return  # it ended, and all that an end writes is there
-    roster = prepared.components.task.roster
-    plan = prepared.components.plan_sha256
+    task, plan = prepared.components.task, prepared.components.plan_sha256
     _LOG.info("plan %s", plan)
-
-    task = prepared.components.task
-    status = StatusFile(prepared.folder.path, prepared.ledger.mode)
-
-    then = to_go_on(path)
+    status, then = StatusFile(path, ledger.mode), to_go_on(path)
 
     @cache
     def connected() -> GridBackend:
-        _LOG.info("waiting for the nodes of %d users", len(roster))
-        return connect(grid, roster, settings, plan=plan)
+        _LOG.info("waiting for the nodes of %d users", len(task.roster))
+        return connect(grid, task.roster, settings, plan=plan)
 
     def made(experiment: Experiment, components: Components) -> Backend:
         found = connected().registry.node_of
@@ -101,7 +96,7 @@ def _main(grid: Grid, context: Context) -> None:
         return replace(connected(), measure=measure_of(task), on_online=status.online)
 
     def report(record: RoundRecord) -> None:
-        spent = prepared.ledger.epsilon() if prepared.components.plan.is_private else None
+        spent = ledger.epsilon() if ledger.plan.is_private else None
         headline = next(iter(task.measures), None)
         _LOG.info("%s", round_line(record, headline, spent and spent.value))
         status.round_ended(nodes_online=connected().look_at_nodes())
@@ -114,7 +109,7 @@ def _main(grid: Grid, context: Context) -> None:
     returned, no_gain = describe_returned_model(summary)
     if returned:
         _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)
-    _LOG.info("%s", describe_folder(prepared.folder.path))
+    _LOG.info("%s", describe_folder(path))
     with writing_to(path):
         _LOG.info("report: %s", write_report(path))
 
@@ -168,7 +163,6 @@ def _open_run(run_config: Any, settings: GridSettings) -> PreparedRun:
             anchor=anchor,
             label=str(run_config.get("label") or "") or None,
         )
-    path = prepared.folder.path / RESUME_FILE
-    path.write_text(resume_config(run_config, prepared.folder.path), "utf-8")
-    _LOG.info("if it is interrupted, go on with: flwr run ... --run-config %s", path)
+    (out / RESUME_FILE).write_text(resume_config(run_config, out), "utf-8")
+    _LOG.info("if it is interrupted, %s", to_go_on(out))
     return prepared

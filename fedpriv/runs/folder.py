@@ -68,7 +68,7 @@ from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL
 from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values
 from fedpriv.runs.document import experiment_of, read_document, write_json
 from fedpriv.runs.noise_root import NOISE, noise_digest
-from fedpriv.runs.records import decided_as_json
+from fedpriv.runs.records import Released, measured, record_to_json
 from fedpriv.tasks.task import BaseTask, check_data_digests
 from fedpriv.training.algorithm import ArrayState
 
@@ -351,25 +351,18 @@ class RunFolder:
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
         if round_num not in kept and (kept or self.document):  # own loops need not write any
-            record = self._bare_record(round_num, attempt, numbers.get("update_norm"))
-            record |= decided_as_json(decided(numbers))
-            json_lines.append(self.path / "rounds.jsonl", self._marked(record))
+            number = self.ledger.state.number_of(round_num, attempt) or self.ledger.charges
+            measures = figures_of(read_measures(self.document)) if self.document else ()
+            line = Released(  # killed before it was written down
+                round_num=round_num,
+                attempt=attempt,
+                **round_values(self.ledger.plan, number),
+                measured=measured(measures, None),
+                update_norm=numbers.get("update_norm"),
+                decided=decided(numbers),
+            )
+            json_lines.append(self.path / "rounds.jsonl", self._marked(record_to_json(line)))
         return state
-
-    def _bare_record(
-        self, round_num: int, attempt: int, update_norm: float | None
-    ) -> dict[str, Any]:
-        """Return the record of a round that was kept but killed before it was written down."""
-        ledger = self.ledger
-        number = ledger.state.number_of(round_num, attempt) or ledger.charges
-        measures = figures_of(read_measures(self.document)) if self.document else ()
-        return {
-            "round_num": round_num,
-            "attempt": attempt,
-            **round_values(ledger.plan, number),
-            **{measure.released_name: None for measure in measures},
-            "update_norm": update_norm,
-        }
 
     def keep(self, state: ArrayState) -> None:
         """Write a released checkpoint, then record it in the ledger; rounds not due are skipped.
