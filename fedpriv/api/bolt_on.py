@@ -192,7 +192,7 @@ def bolt_on(
     gaps = (*_NOT_COVERED, _EMPTY) if plan.relation is Relation.ADD_REMOVE else _NOT_COVERED
     backend = SerialBackend(trainer=work)
     done = train_roster(
-        components, backend, keeping, gaps=gaps, stated={"bolt_on": _described(work)}
+        components, backend, keeping=keeping, gaps=gaps, stated={"bolt_on": _described(work)}
     )
     return Perturbed(
         params=dict(done.params),

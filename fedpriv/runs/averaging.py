@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -129,20 +130,16 @@ def averaging(
         task=RosterTask(roster=tuple(roster), params=params),
         trainer=_ShapesOnly(),
     )
-
-    def loop(backend: Backend) -> Trained:
-        return train(
-            components,
-            backend,
-            keeping,
-            gaps=_NOT_COVERED,
-            stated=stated,
-            start_sha256=params_sha256(params),
-            on_round=on_round,
-            tell=tell,
-        )
-
-    return loop
+    return partial(
+        train,
+        components,
+        keeping=keeping,
+        gaps=_NOT_COVERED,
+        stated=stated,
+        start_sha256=params_sha256(params),
+        on_round=on_round,
+        tell=tell,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +185,8 @@ class Keeping:
 def train(
     components: Components,
     backend: Backend,
-    keeping: Keeping,
     *,
+    keeping: Keeping,
     gaps: tuple[str, ...],
     stated: Mapping[str, Any] | None = None,
     start_sha256: str | None = None,

@@ -107,6 +107,7 @@ class RunDoor:
     def begin(self, round_num: int) -> None:
         """Open a round: what is asked from now on belongs to it."""
         self._round_num, self._asked = round_num, set()
+        self._open_answer()
 
     @property
     def rho_left(self) -> float:

@@ -176,8 +176,6 @@ class _Loop:
             started = time.perf_counter()
             round_num = state.round_num + 1
             door.begin(round_num)
-            if self.turnout is not None:
-                self.turnout.begin()
             following = self._step(state, door)
             if following is None:
                 break
