@@ -138,11 +138,6 @@ class PreparedRun:
         return experiment_of(self.components)
 
     @property
-    def synthetic(self) -> bool:
-        """Whether its data are synthetic."""
-        return bool(self.folder.document["corpus"]["synthetic"])
-
-    @property
     def ledger(self) -> Ledger:
         """The folder's ledger."""
         return self.folder.ledger
@@ -195,11 +190,13 @@ class PreparedRun:
                         for record, state in played:  # noqa: B007 - the last are summarised
                             on_round(record)
                     selection = self._selected(state.round_num, tell)
+                if selection is None:
+                    returned = self.components.algorithm.measured(state)
+                else:
+                    returned, record = selection.params, None
                 summary = make_summary(
-                    self.components, folder, state, record, failures.cause, selection, described
+                    self.components, folder, returned, record, failures.cause, selection, described
                 )
-                algorithm = self.components.algorithm
-                returned = algorithm.measured(state) if selection is None else selection.params
                 self._write_by_user(returned, summary, tell)
                 folder.summarise(summary)
             notifier.end(summary)

@@ -321,7 +321,7 @@ class _RunLine:
         self._plan, self._ledger = prepared.components.plan, prepared.ledger
         document = prepared.folder.document
         self._label = document.get("label") or prepared.experiment.name
-        self._label += " (synthetic)" if prepared.synthetic else ""
+        self._label += " (synthetic)" if document["corpus"]["synthetic"] else ""
         self._gap = " (does NOT cover all)" if coverage_of(document).mark else ""
         self._headline = next(iter(prepared.components.task.measures), None)
         self._round = self._ledger.state.rounds_done

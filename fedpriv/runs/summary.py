@@ -17,12 +17,13 @@ from fedpriv.runs.records import RoundRecord, measured
 from fedpriv.runs.selection import Selection
 from fedpriv.training.evaluate import measure_of
 from fedpriv.training.failures import mostly_failed
+from fedpriv.tree import Params
 
 
 def make_summary(
     components: Components,
     folder: RunFolder,
-    reached: Any,
+    returned: Params,
     record: RoundRecord | None,
     first_failure: str | None = None,
     selection: Selection | None = None,
@@ -33,15 +34,15 @@ def make_summary(
     Args:
         components: What was run.
         folder: Where it was kept.
-        reached: The last state that was released.
-        record: Of the last round; None if nothing was left to run, and the model is measured again.
+        returned: The model that the run returns.
+        record: Of the last round, where that made the model; else None, and it is measured again.
         first_failure: The kind and the places of the first error that made a user contribute zero
             since the run was started or resumed, where it was seen in this process.
-        selection: The model that the run returns, whose figures these are; None for the last.
+        selection: How it was selected; None where it is the last.
         backend: What it says of itself.
     """
     state, measures = folder.ledger.state, components.task.measures
-    figures = _measured(components, state.mode, reached, record, selection)
+    figures = _measured(components, state.mode, returned, record)
     return {
         **summary_values(state, folder.document),
         **figures,
@@ -79,17 +80,15 @@ def gain_of(
 def _measured(
     components: Components,
     mode: str,
-    state: Any,
+    returned: Params,
     record: RoundRecord | None,
-    selection: Selection | None,
 ) -> dict[str, float | None]:
     """Return the measures of the returned model: of rostered users, then of public ones."""
     measures = figures_of(components.task.measures)
-    if selection is not None or record is None or _unmeasured(record):
+    if record is None or _unmeasured(record):
         measure = measure_of(components.task)
-        params = components.algorithm.measured(state) if selection is None else selection.params
-        public = measured(measures, measure(params, public=True))
-        seen = measured(measures, measure(params, public=False) if mode == "simulation" else None)
+        public = measured(measures, measure(returned, public=True))
+        seen = measured(measures, measure(returned, public=False) if mode == "simulation" else None)
     else:
         public = record.released.measured
         seen = dict[str, float | None]()

@@ -31,7 +31,7 @@ class Prepared:
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]", eval_every=5)
         self.begun = SimpleNamespace(params={"w": np.zeros(1234)})
-        self.synthetic, self.cautions = True, ()
+        self.cautions = ()
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         corpus = {"name": "toys", "num_users": 100, "synthetic": True}
         document = {"plan": plan.to_json(), "experiment": {}, "corpus": corpus}
