@@ -130,13 +130,15 @@ def averaging(
         task=RosterTask(roster=tuple(roster), params=params),
         trainer=_ShapesOnly(),
     )
+    # Also of the start: at one seed and plan two of them have other noise.
+    made_of = {"stated": next(iter(stated.values())) or None if stated else None}
     return partial(
         train,
         components,
         keeping=keeping,
         gaps=_NOT_COVERED,
-        stated=stated,
-        start_sha256=params_sha256(params),
+        stated=stated or {},
+        described={**made_of, "start": params_sha256(params)},
         on_round=on_round,
         tell=tell,
     )
@@ -188,8 +190,8 @@ def train(
     *,
     keeping: Keeping,
     gaps: tuple[str, ...],
-    stated: Mapping[str, Any] | None = None,
-    start_sha256: str | None = None,
+    stated: Mapping[str, Any],
+    described: Any,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Trained:
@@ -200,10 +202,10 @@ def train(
         backend: Brings the work to the users.
         keeping: Where it is kept.
         gaps: What its ε does not cover.
-        stated: Further facts for the ledger's first line, by name, of which its noise is made too;
-            a folder that is continued must have the same.
-        start_sha256: Of the values of the start, of which a simulation's noise is made too: at one
-            seed and plan two starts have other noise. A folder that is continued has its own.
+        stated: Further facts for the ledger's first line, by name; a folder that is continued must
+            have the same.
+        described: What a simulation's noise is made of besides plan, roster and shapes, as JSON. A
+            folder that is continued has its own.
         on_round: Called with each round's number and released params.
         tell: Called with lines to print or log.
 
@@ -215,12 +217,9 @@ def train(
     backend.check_mode(root.mode)  # before anything is written or charged
     plan, state = components.plan, first_state(components, root)
     facts: dict[str, Any] = {
-        **(stated or {}), KEY: list(gaps), "backend": backend.describe()["name"],
+        **stated, KEY: list(gaps), "backend": backend.describe()["name"],
     }  # fmt: skip
     if not keeping.secure:
-        described = next(iter(stated.values())) or None if stated else None
-        if start_sha256 is not None:
-            described = {"stated": described, "start": start_sha256}
         facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)
     if keeping.out is None:
         folder = UnkeptRun(plan, root.mode)
@@ -231,7 +230,7 @@ def train(
         facts = dict(folder.ledger.extra)
     ledger = folder.ledger
     with closing(folder):
-        for name, fact in (stated or {}).items():
+        for name, fact in stated.items():
             if facts.get(name) != fact:
                 raise ValueError(
                     f"{keeping.out} holds a training of {facts.get(name)}, and this is one of "

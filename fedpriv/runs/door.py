@@ -114,11 +114,6 @@ class RunDoor:
         """ρ that an adaptive plan has not spent yet; infinite for a fixed plan."""
         return self._plan.left(self._ledger.state.spent)
 
-    @property
-    def must_replay(self) -> bool:
-        """Whether a charged release of a fixed plan was cut off, and is to be made again."""
-        return self._plan.replays and bool(self._ledger.state.unreleased)
-
     def key(self, stream: str) -> Key:
         """Return a key of this round's coming attempt for public choices."""
         if stream in _PRIVATE_STREAMS:

@@ -168,7 +168,8 @@ class _Loop:
             if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
                 plan.epsilon(count)
         free_memory()
-        open_ = door.must_replay and ledger.state.ended is None
+        # A charged release of a fixed plan that was cut off is made again.
+        open_ = plan.replays and bool(ledger.state.unreleased) and ledger.state.ended is None
         record = None
         while ledger.pays_for_more or open_:
             open_ = False

@@ -308,7 +308,11 @@ def start_run(
         described = components.task.describe().to_json()
         unit, options = components.plan.unit, experiment.options()
         refuse_private_knowledge(unit, described, known, options)
-        _refuse_dropouts(components)
+        if components.dropout_rate:
+            raise ValueError(
+                f"dropout-rate {components.dropout_rate:g} simulates users who do not answer, and "
+                "in a secure run users do so by themselves; leave it out"
+            )
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     if has_public_folds(components.task):
         tell("learning from public examples alone")
@@ -392,7 +396,10 @@ def resume_run(
         secure = folder.ledger.mode == "secure"
         root = Key.secure() if secure else Key.simulation(experiment.seed)
         folder.check_data(components.task)
-        first, begun, cautions = _try(components, root, _read_start(path, document))
+        begun, facts = None, document["start"]
+        if facts["kind"] != "fresh":
+            begun = Start(params=read_sealed_model(path / START_FILE, facts["sha256"]), facts=facts)
+        first, begun, cautions = _try(components, root, begun)
         if isinstance(given, Experiment) and (unused := describe_unused(document, given)):
             cautions = (*cautions, unused)
         state = folder.resume(first, components.algorithm.decided)
@@ -412,19 +419,6 @@ def resume_run(
     )
 
 
-def _refuse_dropouts(components: Components) -> None:
-    """Refuse a secure run in which users are to simulate dropping out.
-
-    Raises:
-        ValueError: If they are.
-    """
-    if components.dropout_rate:
-        raise ValueError(
-            f"dropout-rate {components.dropout_rate:g} simulates users who do not answer, and in a "
-            "secure run users do so by themselves; leave it out"
-        )
-
-
 def _built(
     experiment: Experiment,
     reference: str | None,
@@ -440,14 +434,6 @@ def _built(
     if isinstance(make_backend, CheckedFactory):
         make_backend.check(experiment, components)
     return components
-
-
-def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
-    """Return the start of a run that is resumed; None for the params of the task."""
-    facts = document["start"]
-    if facts["kind"] == "fresh":
-        return None
-    return Start(params=read_sealed_model(path / START_FILE, facts["sha256"]), facts=facts)
 
 
 def _measure_public_only(

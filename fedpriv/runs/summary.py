@@ -85,7 +85,7 @@ def _measured(
 ) -> dict[str, float | None]:
     """Return the measures of the returned model: of rostered users, then of public ones."""
     measures = figures_of(components.task.measures)
-    if record is None or _unmeasured(record):
+    if record is None:
         measure = measure_of(components.task)
         public = measured(measures, measure(returned, public=True))
         seen = measured(measures, measure(returned, public=False) if mode == "simulation" else None)
@@ -98,12 +98,6 @@ def _measured(
     values |= {measure.released_name: public.get(measure.name) for measure in measures}
     # JSON has no NaN: a figure that diverged is None.
     return {n: v if v is not None and math.isfinite(v) else None for n, v in values.items()}
-
-
-def _unmeasured(record: RoundRecord) -> bool:
-    """Return whether the last round was not measured: an adaptive plan ends without notice."""
-    sides = [record.released, *([] if record.diagnostics is None else [record.diagnostics])]
-    return all(value is None for side in sides for value in side.measured.values())
 
 
 def _diagnosed(folder: Path) -> Mapping[str, Any]:
