@@ -11,6 +11,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -52,7 +53,7 @@ from fedpriv.privacy.statement.coverage import (
     refuse_private_knowledge,
     refuse_start_without_privacy,
 )
-from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.statement.sealed import DOCUMENT, read_sealed
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.backends import (
@@ -417,6 +418,39 @@ def resume_run(
         begun=begun,
         cautions=cautions,
     )
+
+
+def start_or_resume(
+    experiment: Experiment,
+    reference: str | None,
+    corpus: Corpus | NodeData | None,
+    out: Path,
+    *,
+    make_backend: BackendFactory = serial,
+    keep_last: int | None = 10,
+    **new: Any,
+) -> PreparedRun:
+    """Return the run of a folder that is a study's own: the one that is there, or else a new one.
+
+    What a process left that was killed before there was a run is removed.
+
+    Args:
+        experiment: As of `start_run`, and so are all others.
+        reference: The name under which it is found again.
+        corpus: Its corpus; of a run that is there its own is opened.
+        out: The run folder.
+        make_backend: Makes the backend.
+        keep_last: Newest checkpoints to keep; None keeps all.
+        **new: Of a new run.
+
+    Raises:
+        ValueError: As of `start_run` and `resume_run`.
+    """
+    kept: dict[str, Any] = {"make_backend": make_backend, "keep_last": keep_last}
+    if (out / DOCUMENT).is_file():
+        return resume_run(out, experiment=experiment, **kept)
+    shutil.rmtree(out, ignore_errors=True)
+    return start_run(experiment, reference, corpus, out, **kept, **new)
 
 
 def _built(
