@@ -73,29 +73,19 @@ from fedpriv.tasks.task import BaseTask, check_data_digests
 from fedpriv.training.algorithm import ArrayState
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
-# Files that a run folder or an export holds itself.
-# fmt: off
-_RESERVED_FILES = frozenset({
-    "experiment.json", "data.key", "ledger.jsonl", "rounds.jsonl", "diagnostics.jsonl",
-    BY_USER, "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
-    "summary.json", "report.html", "model.safetensors", "README.md", "resume.toml",
-})
-# fmt: on
-
-
-# Written after the ledger: without one, what their run has spent is unknown.
-_AFTER_THE_LEDGER = (
-    "rounds.jsonl", "diagnostics.jsonl", "checkpoints", "state.safetensors", "secret",
-    "selected.safetensors", "summary.json", BY_USER,
-)  # fmt: skip
-
-
 # What a line of the ledger names at a run's end. It names checkpoints as they are released, and by
 # `experiment.json` what was there before the first.
 _SEALED = (
     "rounds.jsonl", "diagnostics.jsonl", "backends.jsonl", "state.safetensors", "summary.json",
     SELECTED, BY_USER,
 )  # fmt: skip
+# Written after the ledger: without one, what their run has spent is unknown.
+_AFTER_THE_LEDGER = (*_SEALED, "checkpoints", "secret")
+# Files that a run folder or an export holds itself.
+_RESERVED_FILES = frozenset({
+    DOCUMENT, LEDGER, START_FILE, *_SEALED, "data.key", "report.html", "model.safetensors",
+    "README.md", "resume.toml",
+})  # fmt: skip
 
 
 class UnkeptRun:
