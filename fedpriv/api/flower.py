@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -248,45 +248,22 @@ class UserLevelStrategy(Strategy):
             result.arrays, result.trained = _record(trained.params), trained
             return result
 
-    def summary(self) -> None:
-        """Refuse a caller's loop: only Flower's own `start` of a wrapper calls this."""
-        _refuse()
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        """Refuse a caller's loop: it would send what is not charged, or keep what has no noise."""
+        raise ValueError(
+            "UserLevelStrategy charges, draws, sums and adds noise within its own start(): a "
+            "strategy that wraps it, or a loop that calls its hooks, would send what is not "
+            "charged or keep what has no noise. Call its start(), or write a loop over "
+            "fedpriv.flower.connect"
+        )
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Refuse a caller's loop: it would send what is not charged."""
-        _refuse()
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refuse a caller's loop: it would keep sums without noise."""
-        _refuse()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Refuse a caller's loop: what nodes answered would have no noise."""
-        _refuse()
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Refuse a caller's loop: it would keep metrics without noise."""
-        _refuse()
+    # Flower's own `start` of a wrapper calls `summary`, too.
+    summary = configure_train = aggregate_train = _refuse
+    configure_evaluate = aggregate_evaluate = _refuse
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _refuse() -> NoReturn:
-    raise ValueError(
-        "UserLevelStrategy charges, draws, sums and adds noise within its own start(): a strategy "
-        "that wraps it, or a loop that calls its hooks, would send what is not charged or keep "
-        "what has no noise. Call its start(), or write a loop over fedpriv.flower.connect"
-    )
 
 
 def _params(arrays: ArrayRecord) -> Params:
