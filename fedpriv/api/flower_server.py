@@ -96,9 +96,7 @@ def _main(grid: Grid, context: Context) -> None:
         return replace(connected(), measure=measure_of(task), on_online=status.online)
 
     def report(record: RoundRecord) -> None:
-        spent = ledger.epsilon() if ledger.plan.is_private else None
-        headline = next(iter(task.measures), None)
-        _LOG.info("%s", round_line(record, headline, spent and spent.value))
+        _LOG.info("%s", round_line(record, ledger, next(iter(task.measures), None)))
         status.round_ended(nodes_online=connected().look_at_nodes())
 
     with closing(prepared.folder), writing_to(path, f"; then {then}"), naming_superlink(then):

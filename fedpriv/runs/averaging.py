@@ -240,7 +240,7 @@ def train(
         in_floats = keeping.secure and not folder.is_hardened
         covers = Coverage(not_covered=(*gaps, FLOATS) if in_floats else gaps)
         guarantee, cautions = describe_plan(plan, covers, root.mode)
-        for line in filter(None, (guarantee, *cautions, covers.mark and f"ε {covers.mark}")):
+        for line in (guarantee, *cautions):
             tell(line)
         if keeping.out is not None:
             tell(describe_beginning(keeping.out, ledger, state.round_num))
@@ -255,14 +255,13 @@ def train(
             noise=noise_root(root, facts),
         )
         for record, state in played:
-            tell(round_line(record, epsilon=ledger.epsilon().value if plan.is_private else None))
+            tell(round_line(record, ledger))
             on_round(state.round_num, state.params)
         folder.seal()
         if keeping.out is not None:
-            for line in filter(
-                None, (describe_early_end(ledger.state), describe_folder(keeping.out))
-            ):
-                tell(line)
+            if why := describe_early_end(ledger.state):
+                tell(why)
+            tell(describe_folder(keeping.out))
     return Trained(
         params=components.algorithm.result(state),
         epsilon=covers.marked(ledger.epsilon()),

@@ -258,8 +258,6 @@ def named_backends(
             raise ValueError(
                 f"{option} {value} is for worker processes; use backend ray instead of {name}"
             )
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers {workers} must be at least 1")
     if name == "ray" and device not in (None, "cpu"):
         raise ValueError(
             f"device {device} names no device of a worker's; Ray hands out GPUs by gpus_per_worker"

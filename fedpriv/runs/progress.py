@@ -395,7 +395,7 @@ def announce(prepared: PreparedRun) -> tuple[tuple[str, str, str], list[str]]:
         name = f"{label} ({name})"
     covers = coverage_of(document)
     guarantee, cautions = describe_plan(plan, covers, prepared.ledger.mode)
-    cautions += [*prepared.cautions, *([f"ε {covers.mark}"] if covers.mark else [])]
+    cautions += prepared.cautions
     number, data = num_elements(prepared.begun.params), name_data(document["corpus"], plan.unit)
     return (
         f"{name}: {description}" if description else name,
@@ -445,28 +445,28 @@ def describe_plan(plan: AnyPlan, covers: Coverage, mode: str) -> tuple[str, list
             f"the target ε of {target:g} pays for {affordable:,} of the {planned:,} planned "
             f"{turn}s, and the run stops there"
         )
+    if covers.mark:
+        cautions.append(f"ε {covers.mark}")
     return f"plan: {said}", cautions
 
 
-def round_line(
-    record: RoundRecord, headline: Measure | None = None, epsilon: float | None = None
-) -> str:
+def round_line(record: RoundRecord, ledger: Ledger, headline: Measure | None = None) -> str:
     """Return a round in a line for a log: ε so far, and the headline figure if it was measured.
 
     Args:
         record: The round's.
+        ledger: Of the run, whose charges so far are priced.
         headline: The measure that is shown.
-        epsilon: Of all charges so far; None for the record's, which may be that of some more.
     """
     released = record.released
-    value = None if headline is None else released.measured.get(headline.name)
-    spent = released.epsilon if epsilon is None else epsilon
     line = f"round {released.round_num}: no privacy, epsilon is infinite"
-    if spent is not None and released.delta is not None:
+    if released.delta is not None:
+        spent = rounded_up(ledger.epsilon().value, 3)
         line = (
-            f"round {released.round_num}: epsilon <= {rounded_up(spent, 3):.3f} at delta "
+            f"round {released.round_num}: epsilon <= {spent:.3f} at delta "
             f"{format_delta(released.delta)}"
         )
+    value = None if headline is None else released.measured.get(headline.name)
     if headline is None or value is None:
         return line
     return f"{line}, {headline.label} on public users {headline.text(value, 2)}"
