@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,7 +12,7 @@ from fedpriv.experiments.experiment import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of
 from fedpriv.privacy.statement.stated import summary_values
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.records import RoundRecord, measured
+from fedpriv.runs.records import RoundRecord, figures_as_json, measured
 from fedpriv.runs.selection import Selection
 from fedpriv.training.evaluate import measure_of
 from fedpriv.training.failures import mostly_failed
@@ -84,20 +83,20 @@ def _measured(
     record: RoundRecord | None,
 ) -> dict[str, float | None]:
     """Return the measures of the returned model: of rostered users, then of public ones."""
-    measures = figures_of(components.task.measures)
+    measures, seen = figures_of(components.task.measures), None
     if record is None:
         measure = measure_of(components.task)
         public = measured(measures, measure(returned, public=True))
-        seen = measured(measures, measure(returned, public=False) if mode == "simulation" else None)
+        if mode == "simulation":
+            seen = measured(measures, measure(returned, public=False))
     else:
         public = record.released.measured
-        seen = dict[str, float | None]()
-        if record.diagnostics is not None:
-            seen |= record.diagnostics.measured
-    values = {measure.name: seen.get(measure.name) for measure in measures}
-    values |= {measure.released_name: public.get(measure.name) for measure in measures}
-    # JSON has no NaN: a figure that diverged is None.
-    return {n: v if v is not None and math.isfinite(v) else None for n, v in values.items()}
+        seen = record.diagnostics and record.diagnostics.measured
+    names = [measure.name for measure in measures]
+    return {
+        **figures_as_json({name: None if seen is None else seen.get(name) for name in names}),
+        **figures_as_json({name: public.get(name) for name in names}, "_public"),
+    }
 
 
 def _diagnosed(folder: Path) -> Mapping[str, Any]:
