@@ -26,7 +26,7 @@ from fedpriv.measures import PUBLIC_ONLY, Measure
 from fedpriv.privacy.epsilon import format_delta, privacy_line, rounded_up
 from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
-from fedpriv.privacy.statement.stated import stopped_early
+from fedpriv.privacy.statement.stated import round_values, stopped_early
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE, name_data
 from fedpriv.runs.loop import accounted_charges
 from fedpriv.tree import num_elements
@@ -328,13 +328,10 @@ class _RunLine:
         self._pace = Pace(self._plan.planned_rounds or 0, clock=clock)
         # Lost attempts have used up a round's charge.
         self._pace.keep(int(self._ledger.state.used.amount))
-        self._epsilon = 0.0
-        if self._plan.is_private:
-            # Rounded up as that of rounds is, so that a resumed run shows no smaller ε than before.
-            charges = self._ledger.charges
-            counted = accounted_charges(self._plan, prepared.experiment.eval_every, charges)
-            spent = self._ledger.epsilon() if counted == charges else self._plan.epsilon(counted)
-            self._epsilon = spent.value
+        # As that of rounds is stated, so that a resumed run shows no smaller ε than before.
+        every, charges = prepared.experiment.eval_every, self._ledger.charges
+        counted = accounted_charges(self._plan, every, charges)
+        self._epsilon: float | None = round_values(self._plan, counted)["epsilon"]
         self._seen = self._public = ""
         self._seen_at: int | None = None  # of no round yet
         if self._headline is not None:
@@ -346,10 +343,7 @@ class _RunLine:
 
     def take(self, record: RoundRecord) -> None:
         """Note a round's released ε and figure."""
-        released = record.released
-        self._round = released.round_num
-        if released.epsilon is not None:
-            self._epsilon = released.epsilon
+        self._round, self._epsilon = record.released.round_num, record.released.epsilon
         headline = self._headline
         if headline is None or (value := record.figure(headline.name)) is None:
             return
@@ -368,7 +362,7 @@ class _RunLine:
         else:
             lost = "" if used.amount == self._round else f" ({used.text})"
             said += f" of {plan.planned_rounds:,}{lost}"
-        if plan.is_private and plan.delta is not None:
+        if self._epsilon is not None and plan.delta is not None:
             spent = f"{rounded_up(self._epsilon, 2):,.2f}{self._gap}"
             said += f", ε ≤ {spent} at δ = {format_delta(plan.delta)}"
         if plan.planned_rounds is not None:
