@@ -29,7 +29,7 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
-from fedpriv.runs.document import RunDescription
+from fedpriv.runs.document import make_document
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 
@@ -122,13 +122,19 @@ def main() -> None:
             ) as backend,
             tempfile.TemporaryDirectory() as out,
         ):
-            described = RunDescription(
-                components=components,
+            begun, files = components.begin(root.fold("init")), components.task.files()
+            document = make_document(
+                components,
+                files,
+                None,
+                begun,
                 reference=experiment.name,
                 place=path,
                 backend=arguments.backend,
             )
-            folder = RunFolder.create(Path(out) / "run", described, keep_last=2)
+            folder = RunFolder.create(
+                Path(out) / "run", components, document, begun=begun, files=files, keep_last=2
+            )
             GATE.ready(**about(corpus))
             kept: Any = folder if arguments.checkpoints else LedgerOnly(folder)
             running = rounds(

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from fedpriv.experiments.experiment import Components, Experiment
-from fedpriv.runs.document import RunDescription
+from fedpriv.rng import Key
+from fedpriv.runs.document import make_document
 from fedpriv.runs.folder import RunFolder
 
 
@@ -23,12 +24,10 @@ class LedgerOnly:
     @classmethod
     def create(cls, out: Path, experiment: Experiment, components: Components) -> LedgerOnly:
         """Return a new one in a folder that does not exist yet."""
+        begun, files = components.begin(Key.simulation(0)), components.task.files()
+        document = make_document(components, files, None, begun, reference=experiment.name)
         return cls(
-            RunFolder.create(
-                out,
-                RunDescription(components=components, reference=experiment.name),
-                keep_last=2,
-            )
+            RunFolder.create(out, components, document, begun=begun, files=files, keep_last=2)
         )
 
     @property

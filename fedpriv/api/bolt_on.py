@@ -190,9 +190,14 @@ def bolt_on(
         trainer=work,
     )
     gaps = (*_NOT_COVERED, _EMPTY) if plan.relation is Relation.ADD_REMOVE else _NOT_COVERED
-    backend = SerialBackend(trainer=work)
+    described = _described(work)
     done = train_roster(
-        components, backend, keeping, gaps=gaps, stated={"bolt_on": _described(work)}
+        components,
+        SerialBackend(trainer=work),
+        keeping=keeping,
+        gaps=gaps,
+        stated={"bolt_on": described},
+        described=described,
     )
     return Perturbed(
         params=dict(done.params),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -184,123 +184,86 @@ class UserLevelStrategy(Strategy):
             ValueError: For another number of rounds, arrays that are not float32, or what
                 `fedpriv.averaging` and `connect` refuse, such as ids that are no strings.
         """
-        with ended_in_one_line(grid):
-            return self._started(
-                grid,
-                initial_arrays,
-                num_rounds,
-                timeout,
-                train_config,
-                evaluate_config,
-                evaluate_fn,
-            )
-
-    def _started(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> UserLevelResult:
         from fedpriv.runs.averaging import averaging
         from fedpriv.runs.records import figures_as_json
 
-        if type(self) is not UserLevelStrategy:
-            raise ValueError(
-                f"{type(self).__name__} is derived from UserLevelStrategy, whose hooks are not "
-                "called: use the class itself, or write a loop over fedpriv.flower.connect"
+        with ended_in_one_line(grid):
+            if type(self) is not UserLevelStrategy:
+                raise ValueError(
+                    f"{type(self).__name__} is derived from UserLevelStrategy, whose hooks are not "
+                    "called: use the class itself, or write a loop over fedpriv.flower.connect"
+                )
+            if num_rounds != self.plan.planned_rounds:
+                raise ValueError(
+                    f"num_rounds={num_rounds}, but the plan's ε is of {self.plan.planned_rounds} "
+                    f"rounds; give that number, or make a plan of {num_rounds}"
+                )
+            if evaluate_config is not None and not self.diagnostics:
+                raise ValueError(
+                    "evaluate_config is given, but nodes evaluate nothing: their exact metrics are "
+                    "covered by no ε; leave it out, or give the strategy diagnostics=True in "
+                    "simulation"
+                )
+            show_log()
+            params, as_sent = _params(initial_arrays), _as_json(train_config)
+            loop = averaging(
+                self.plan,
+                roster=self.roster,
+                params=params,
+                stated={"train_config": as_sent},
+                on_round=lambda round_num, released: measure(round_num, _record(released)),
+                tell=lambda line: _LOG.info("%s", line),
+                **self._kept,
+                **self._made,
             )
-        if num_rounds != self.plan.planned_rounds:
-            raise ValueError(
-                f"num_rounds={num_rounds}, but the plan's ε is of {self.plan.planned_rounds} "
-                f"rounds; give that number, or make a plan of {num_rounds}"
+            settings = replace(
+                self.settings, round_deadline=min(timeout, self.settings.round_deadline)
             )
-        if evaluate_config is not None and not self.diagnostics:
-            raise ValueError(
-                "evaluate_config is given, but nodes evaluate nothing: their exact metrics are "
-                "covered by no ε; leave it out, or give the strategy diagnostics=True in simulation"
-            )
-        show_log()
-        params, as_sent = _params(initial_arrays), _as_json(train_config)
-        loop = averaging(
-            self.plan,
-            roster=self.roster,
-            params=params,
-            stated={"train_config": as_sent},
-            on_round=lambda round_num, released: measure(round_num, _record(released)),
-            tell=lambda line: _LOG.info("%s", line),
-            **self._kept,
-            **self._made,
+            settings.check_mode("secure" if self._kept["secure"] else "simulation")
+            result, digest = UserLevelResult(), plan_digest(self.plan, self.roster)
+            _LOG.info("plan %s", digest)
+            _LOG.info("waiting for the nodes of %d users", len(self.roster))
+            counts = None if self._kept["secure"] else self.counts
+            backend = connect(grid, self.roster, settings, plan=digest, counts=counts)
+            out: Path | None = self._kept["out"]
+
+            def measure(round_num: int, arrays: ArrayRecord) -> None:
+                if (
+                    evaluate_fn is not None
+                    and (found := evaluate_fn(round_num, arrays)) is not None
+                ):
+                    result.evaluate_metrics_serverapp[round_num] = found
+                    _LOG.info("round %d: evaluate_fn %s", round_num, dict(found))
+                if self.diagnostics and round_num:
+                    found = _diagnostics(backend, arrays, round_num, evaluate_config, settings)
+                    result.evaluate_metrics_clientapp[round_num] = found
+                    if out is not None:
+                        file = out / "diagnostics.jsonl"
+                        nodes = figures_as_json({f"nodes_{name}": found[name] for name in found})
+                        json_lines.replace_last(file, {**json_lines.read_last(file), **nodes})
+
+            if out is None or not (out / "ledger.jsonl").exists():
+                measure(0, initial_arrays)
+            trained = loop(replace(backend, config=ConfigRecord(as_sent) if as_sent else None))
+            result.arrays, result.trained = _record(trained.params), trained
+            return result
+
+    def _refuse(self, *given: Any, **named: Any) -> NoReturn:
+        """Refuse a caller's loop: it would send what is not charged, or keep what has no noise."""
+        raise ValueError(
+            "UserLevelStrategy charges, draws, sums and adds noise within its own start(): a "
+            "strategy that wraps it, or a loop that calls its hooks, would send what is not "
+            "charged or keep what has no noise. Call its start(), or write a loop over "
+            "fedpriv.flower.connect"
         )
-        settings = replace(self.settings, round_deadline=min(timeout, self.settings.round_deadline))
-        settings.check_mode("secure" if self._kept["secure"] else "simulation")
-        result, digest = UserLevelResult(), plan_digest(self.plan, self.roster)
-        _LOG.info("plan %s", digest)
-        _LOG.info("waiting for the nodes of %d users", len(self.roster))
-        counts = None if self._kept["secure"] else self.counts
-        backend = connect(grid, self.roster, settings, plan=digest, counts=counts)
-        out: Path | None = self._kept["out"]
 
-        def measure(round_num: int, arrays: ArrayRecord) -> None:
-            if evaluate_fn is not None and (found := evaluate_fn(round_num, arrays)) is not None:
-                result.evaluate_metrics_serverapp[round_num] = found
-                _LOG.info("round %d: evaluate_fn %s", round_num, dict(found))
-            if self.diagnostics and round_num:
-                found = _diagnostics(backend, arrays, round_num, evaluate_config, settings)
-                result.evaluate_metrics_clientapp[round_num] = found
-                if out is not None:
-                    file = out / "diagnostics.jsonl"
-                    nodes = figures_as_json({f"nodes_{name}": found[name] for name in found})
-                    json_lines.replace_last(file, {**json_lines.read_last(file), **nodes})
-
-        if out is None or not (out / "ledger.jsonl").exists():
-            measure(0, initial_arrays)
-        trained = loop(replace(backend, config=ConfigRecord(as_sent) if as_sent else None))
-        result.arrays, result.trained = _record(trained.params), trained
-        return result
-
-    def summary(self) -> None:
-        """Refuse a caller's loop: only Flower's own `start` of a wrapper calls this."""
-        _refuse()
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Refuse a caller's loop: it would send what is not charged."""
-        _refuse()
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Refuse a caller's loop: it would keep sums without noise."""
-        _refuse()
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Refuse a caller's loop: what nodes answered would have no noise."""
-        _refuse()
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Refuse a caller's loop: it would keep metrics without noise."""
-        _refuse()
+    # Flower's own `start` of a wrapper calls `summary`, too.
+    summary = configure_train = aggregate_train = _refuse
+    configure_evaluate = aggregate_evaluate = _refuse
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def _refuse() -> NoReturn:
-    raise ValueError(
-        "UserLevelStrategy charges, draws, sums and adds noise within its own start(): a strategy "
-        "that wraps it, or a loop that calls its hooks, would send what is not charged or keep "
-        "what has no noise. Call its start(), or write a loop over fedpriv.flower.connect"
-    )
 
 
 def _params(arrays: ArrayRecord) -> Params:

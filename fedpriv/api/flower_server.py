@@ -40,7 +40,7 @@ from fedpriv.runs.backends import serial, serial_on
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
 from fedpriv.runs.progress import (
-    announcement,
+    announce,
     describe_beginning,
     describe_early_end,
     describe_folder,
@@ -70,29 +70,25 @@ def make_server_app() -> ServerApp:
 def _main(grid: Grid, context: Context) -> None:
     _LOG.info("preparing experiment %s", plain(str(context.run_config.get("experiment", ""))))
     with recording_refusal(read_path("resume", context.run_config)):
-        prepared, settings = _opened(context.run_config)
-    head = announcement(prepared)
-    _LOG.info("%s; %s", head.title, head.guarantee)
-    for caution in head.cautions:
+        settings = read_grid_settings(context.run_config)
+        prepared = _open_run(context.run_config, settings)
+    (title, _, guarantee), cautions = announce(prepared)
+    _LOG.info("%s; %s", title, guarantee)
+    for caution in cautions:
         _LOG.warning("%s", caution)
     path, ledger = prepared.folder.path, prepared.ledger
     _LOG.info("%s", describe_beginning(path, ledger, prepared.state.round_num))
     if not ledger.pays_for_more and (path / "summary.json").is_file():
         prepared.folder.close()
         return  # it ended, and all that an end writes is there
-    roster = prepared.components.task.roster
-    plan = prepared.components.plan_sha256
+    task, plan = prepared.components.task, prepared.components.plan_sha256
     _LOG.info("plan %s", plan)
-
-    task = prepared.components.task
-    status = StatusFile(prepared.folder.path, prepared.ledger.mode)
-
-    then = to_go_on(path)
+    status, then = StatusFile(path, ledger.mode), to_go_on(path)
 
     @cache
     def connected() -> GridBackend:
-        _LOG.info("waiting for the nodes of %d users", len(roster))
-        return connect(grid, roster, settings, plan=plan)
+        _LOG.info("waiting for the nodes of %d users", len(task.roster))
+        return connect(grid, task.roster, settings, plan=plan)
 
     def made(experiment: Experiment, components: Components) -> Backend:
         found = connected().registry.node_of
@@ -100,52 +96,41 @@ def _main(grid: Grid, context: Context) -> None:
         return replace(connected(), measure=measure_of(task), on_online=status.online)
 
     def report(record: RoundRecord) -> None:
-        spent = prepared.ledger.epsilon() if prepared.components.plan.is_private else None
-        headline = next(iter(task.measures), None)
-        _LOG.info("%s", round_line(record, headline, spent and spent.value))
+        _LOG.info("%s", round_line(record, ledger, next(iter(task.measures), None)))
         status.round_ended(nodes_online=connected().look_at_nodes())
 
     with closing(prepared.folder), writing_to(path, f"; then {then}"), naming_superlink(then):
         run = replace(prepared, make_backend=made)
         summary = run.run(report, tell=_LOG.info, within=status.kept)
-    if why := describe_early_end(summary):
-        _LOG.warning("%d rounds; %s", summary["rounds"], why)
+    if why := describe_early_end(ledger.state):
+        _LOG.warning("%s", why)
     returned, no_gain = describe_returned_model(summary)
     if returned:
         _LOG.log(logging.WARNING if no_gain else logging.INFO, "returned: %s", returned)
-    _LOG.info("%s", describe_folder(prepared.folder.path))
+    _LOG.info("%s", describe_folder(path))
     with writing_to(path):
         _LOG.info("report: %s", write_report(path))
 
 
-def _opened(run_config: Any) -> tuple[PreparedRun, GridSettings]:
-    settings = read_grid_settings(run_config)
-    if read_value(run_config, "secure") and not read_path("resume", run_config):
-        settings.check_mode("secure")  # before there is a run folder
-    prepared = _open_run(run_config)
-    try:
-        settings.check_mode(prepared.ledger.mode)  # a resumed run has its own mode
-    except ValueError:
-        prepared.folder.close()
-        raise
-    return prepared, settings
-
-
-def _open_run(run_config: Any) -> PreparedRun:
+def _open_run(run_config: Any, settings: GridSettings) -> PreparedRun:
     experiment, resume = read_experiment(run_config), read_path("resume", run_config)
-    if read_value(run_config, "secure") and run_config.get("seed") not in (None, ""):
+    secure = read_value(run_config, "secure")
+    if secure and run_config.get("seed") not in (None, ""):
         raise ValueError(f"secure=true takes no seed (got {run_config['seed']}); leave one out")
+    mode = "secure" if secure else "simulation"
+    if resume is not None:
+        mode = read_document(resume)["mode"]
+        if secure and mode != "secure":
+            raise ValueError(
+                f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
+                "leave secure out to go on with it, or start a secure run in another folder"
+            )
+    settings.check_mode(mode)
     anchor = read_path("anchor", run_config)
     # Whether a device is there, its node knows; that the task trains on devices, any can say.
     on_devices = named_device(run_config) not in ("", "none")
     checked = serial_on("cpu") if on_devices else serial
     if resume is not None:
-        mode = read_document(resume).get("mode")
-        if read_value(run_config, "secure") and mode != "secure":
-            raise ValueError(
-                f"secure=true, but the run of resume={str(resume)!r} is a {mode}, and stays one: "
-                "leave secure out to go on with it, or start a secure run in another folder"
-            )
         prepared = resume_run(
             resume, experiment=str(run_config["experiment"]), make_backend=checked, anchor=anchor
         )
@@ -170,13 +155,12 @@ def _open_run(run_config: Any) -> PreparedRun:
             str(run_config["experiment"]),
             open_corpus(run_config),
             out,
-            secure=read_value(run_config, "secure"),
+            secure=secure,
             backend="flower",
             make_backend=checked,
             anchor=anchor,
             label=str(run_config.get("label") or "") or None,
         )
-    path = prepared.folder.path / RESUME_FILE
-    path.write_text(resume_config(run_config, prepared.folder.path), "utf-8")
-    _LOG.info("if it is interrupted, go on with: flwr run ... --run-config %s", path)
+    (out / RESUME_FILE).write_text(resume_config(run_config, out), "utf-8")
+    _LOG.info("if it is interrupted, %s", to_go_on(out))
     return prepared

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,12 +17,10 @@ from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.privacy.epsilon import Epsilon
-from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
-from fedpriv.privacy.statement.stated import stopped_early
 from fedpriv.rng import Key
-from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.folder import RunFolder, UnkeptRun
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
 from fedpriv.runs.progress import (
@@ -131,20 +130,18 @@ def averaging(
         task=RosterTask(roster=tuple(roster), params=params),
         trainer=_ShapesOnly(),
     )
-
-    def loop(backend: Backend) -> Trained:
-        return train(
-            components,
-            backend,
-            keeping,
-            gaps=_NOT_COVERED,
-            stated=stated,
-            start_sha256=params_sha256(params),
-            on_round=on_round,
-            tell=tell,
-        )
-
-    return loop
+    # Also of the start: at one seed and plan two of them have other noise.
+    made_of = {"stated": next(iter(stated.values())) or None if stated else None}
+    return partial(
+        train,
+        components,
+        keeping=keeping,
+        gaps=_NOT_COVERED,
+        stated=stated or {},
+        described={**made_of, "start": params_sha256(params)},
+        on_round=on_round,
+        tell=tell,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,11 +187,11 @@ class Keeping:
 def train(
     components: Components,
     backend: Backend,
-    keeping: Keeping,
     *,
+    keeping: Keeping,
     gaps: tuple[str, ...],
-    stated: Mapping[str, Any] | None = None,
-    start_sha256: str | None = None,
+    stated: Mapping[str, Any],
+    described: Any,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Trained:
@@ -205,10 +202,10 @@ def train(
         backend: Brings the work to the users.
         keeping: Where it is kept.
         gaps: What its ε does not cover.
-        stated: Further facts for the ledger's first line, by name, of which its noise is made too;
-            a folder that is continued must have the same.
-        start_sha256: Of the values of the start, of which a simulation's noise is made too: at one
-            seed and plan two starts have other noise. A folder that is continued has its own.
+        stated: Further facts for the ledger's first line, by name; a folder that is continued must
+            have the same.
+        described: What a simulation's noise is made of besides plan, roster and shapes, as JSON. A
+            folder that is continued has its own.
         on_round: Called with each round's number and released params.
         tell: Called with lines to print or log.
 
@@ -220,34 +217,33 @@ def train(
     backend.check_mode(root.mode)  # before anything is written or charged
     plan, state = components.plan, first_state(components, root)
     facts: dict[str, Any] = {
-        **(stated or {}), KEY: list(gaps), "backend": backend.describe()["name"],
+        **stated, KEY: list(gaps), "backend": backend.describe()["name"],
     }  # fmt: skip
     if not keeping.secure:
-        described = next(iter(stated.values())) or None if stated else None
-        if start_sha256 is not None:
-            described = {"stated": described, "start": start_sha256}
         facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)
-    folder = None
-    if keeping.out is not None:
+    if keeping.out is None:
+        folder = UnkeptRun(plan, root.mode)
+    else:
         folder = RunFolder.of_plan(
             keeping.out, plan, mode=root.mode, extra=facts, anchor=keeping.anchor
         )
-    with nullcontext() if folder is None else closing(folder):
-        if folder is not None:
-            for name, fact in (stated or {}).items():
-                if folder.ledger.extra.get(name) != fact:
-                    raise ValueError(
-                        f"{keeping.out} holds a training of {folder.ledger.extra.get(name)}, and "
-                        f"this is one of {fact}; give the same, or another folder"
-                    )
-            facts, state = dict(folder.ledger.extra), folder.resume(state)
-        in_floats = keeping.secure and not (folder is not None and folder.is_hardened)
+        facts = dict(folder.ledger.extra)
+    ledger = folder.ledger
+    with closing(folder):
+        for name, fact in stated.items():
+            if facts.get(name) != fact:
+                raise ValueError(
+                    f"{keeping.out} holds a training of {facts.get(name)}, and this is one of "
+                    f"{fact}; give the same, or another folder"
+                )
+        state = folder.resume(state)
+        in_floats = keeping.secure and not folder.is_hardened
         covers = Coverage(not_covered=(*gaps, FLOATS) if in_floats else gaps)
         guarantee, cautions = describe_plan(plan, covers, root.mode)
-        for line in filter(None, (guarantee, *cautions, covers.mark and f"ε {covers.mark}")):
+        for line in (guarantee, *cautions):
             tell(line)
-        if folder is not None:
-            tell(describe_beginning(folder.path, folder.ledger, state.round_num))
+        if keeping.out is not None:
+            tell(describe_beginning(keeping.out, ledger, state.round_num))
         every = plan.planned_rounds
         played = rounds(
             components,
@@ -259,36 +255,21 @@ def train(
             noise=noise_root(root, facts),
         )
         for record, state in played:
-            spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
-            tell(round_line(record, epsilon=spent.value if plan.is_private else None))
+            tell(round_line(record, ledger))
             on_round(state.round_num, state.params)
-        spent = plan.epsilon(state.round_num) if folder is None else folder.ledger.epsilon()
-        if folder is not None:
-            if why := _early_end(folder.ledger, state.round_num):
+        folder.seal()
+        if keeping.out is not None:
+            if why := describe_early_end(ledger.state):
                 tell(why)
-            folder.seal()
-            tell(describe_folder(folder.path))
+            tell(describe_folder(keeping.out))
     return Trained(
         params=components.algorithm.result(state),
-        epsilon=covers.marked(spent),
+        epsilon=covers.marked(ledger.epsilon()),
         simulated=not keeping.secure,
         in_floats=in_floats,
         rounds=state.round_num,
         path=keeping.out,
     )
-
-
-def _early_end(ledger: Ledger, round_num: int) -> str:
-    """Return why there are fewer rounds than were planned; "" where there are not."""
-    planned, why = ledger.plan.planned_rounds, stopped_early(ledger.state)
-    if planned is None or why is None:
-        return ""
-    facts = {
-        "rounds_planned": planned,
-        "stopped_early": why,
-        "target_epsilon": ledger.plan.target_epsilon,
-    }
-    return f"{round_num} rounds; {describe_early_end(facts)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,14 +99,22 @@ def serial_on(device: str) -> BackendFactory:
     return CheckedFactory(make=make, check=check)
 
 
-def on_ray(cluster: Cluster, reference: str, place: Place) -> BackendFactory:
+def on_ray(cluster: Cluster, reference: str | None, place: Place) -> BackendFactory:
     """Return what starts Ray and its workers, each of which opens the corpus for itself.
 
     Args:
         cluster: What the workers run on; its maker closes it.
         reference: The name under which a worker finds the experiment.
         place: Where it finds the corpus.
+
+    Raises:
+        ValueError: If it has no name.
     """
+    if reference is None:
+        raise ValueError(
+            "Ray's workers find an experiment by its name, and this one was made here; put the "
+            "function that makes it into a module, and give 'module:function'"
+        )
 
     def check(experiment: Experiment, components: Components) -> None:
         check_supported(experiment, "ray")
@@ -179,7 +187,7 @@ def _serial(request: Request, tell: Tell) -> Generator[NamedFactories]:
 @contextmanager
 def _ray(request: Request, tell: Tell) -> Generator[NamedFactories]:
     with Cluster(request, tell=tell) as cluster:
-        yield partial(_on_ray_if_named, cluster)
+        yield partial(on_ray, cluster)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,8 +258,6 @@ def named_backends(
             raise ValueError(
                 f"{option} {value} is for worker processes; use backend ray instead of {name}"
             )
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers {workers} must be at least 1")
     if name == "ray" and device not in (None, "cpu"):
         raise ValueError(
             f"device {device} names no device of a worker's; Ray hands out GPUs by gpus_per_worker"
@@ -263,12 +269,3 @@ def named_backends(
     )
     with BACKENDS[name].open(request, tell) as factories:
         yield factories
-
-
-def _on_ray_if_named(cluster: Cluster, reference: str | None, place: Place) -> BackendFactory:
-    if reference is None:
-        raise ValueError(
-            "Ray's workers find an experiment by its name, and this one was made here; put the "
-            "function that makes it into a module, and give 'module:function'"
-        )
-    return on_ray(cluster, reference, place)

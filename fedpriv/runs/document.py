@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -61,50 +60,33 @@ def check_label(label: str | None) -> str | None:
     return label.strip()
 
 
-def name_with_label(name: str, document: Mapping[str, Any]) -> str:
-    """Return an experiment's name, behind the label of the run where it has one."""
-    label = document.get("label")
-    return f"{label} ({name})" if label else name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDescription:
-    """The run as its folder describes it when it is made.
-
-    Attributes:
-        components: Of the experiment.
-        reference: The name under which the experiment is found again; None if it has none.
-        place: Where the corpus was found.
-        backend: The backend's name.
-        mode: "simulation" or "secure".
-        begun: The params before the first round; None where the task makes them.
-        baseline: Values to compare with, of models that cost nothing.
-        label: What the run is called wherever it is shown; None for the experiment's name. It is
-            neither in the plan nor in the root of the noise.
-    """
-
-    components: Components
-    reference: str | None = None
-    place: Place = None
-    backend: str = "serial"
-    mode: str = "simulation"
-    begun: Start | None = None
-    baseline: Mapping[str, float] = field(default_factory=dict[str, float])
-    label: str | None = None
-
-
 def make_document(
-    described: RunDescription, files: Mapping[str, bytes], secret: bytes | None
+    components: Components,
+    files: Mapping[str, bytes],
+    secret: bytes | None,
+    begun: Start,
+    *,
+    reference: str | None = None,
+    place: Place = None,
+    backend: str = "serial",
+    baseline: Mapping[str, float] | None = None,
+    label: str | None = None,
 ) -> dict[str, Any]:
     """Return the content of a run's experiment.json.
 
     Args:
-        described: The run.
+        components: Of the experiment.
         files: The task's files by name.
         secret: What keys the digests of a secure run's data; None in simulation.
+        begun: The params before the first round, and where they came from.
+        reference: The name under which the experiment is found again; None if it has none.
+        place: Where the corpus was found.
+        backend: The backend's name.
+        baseline: Values to compare with, of models that cost nothing.
+        label: What the run is called wherever it is shown; None for the experiment's name. It is
+            neither in the plan nor in the root of the noise.
     """
-    components, begun, mode = described.components, described.begun, described.mode
-    experiment = experiment_of(components)
+    experiment, mode = experiment_of(components), "simulation" if secret is None else "secure"
     side, task = components.side_information, components.task
     corpus = task.describe().to_json()
     if mode == "secure":  # counted on rostered users: diagnostics
@@ -116,7 +98,7 @@ def make_document(
             if name not in DIAGNOSTIC_FACTS and not (name == "source" and _is_digest(value))
         }
     else:
-        learnt = begun is not None and begun.facts["kind"] == "public"
+        learnt = begun.facts["kind"] == "public"
         corpus |= public_of_rostered(task, learnt_from=learnt)
     if frozen := read_frozen_bytes(files):
         corpus["frozen"] = frozen_digests(frozen)
@@ -126,26 +108,26 @@ def make_document(
         "format": FORMAT,
         "version": VERSION,
         "name": experiment.name,
-        **({} if described.label is None else {"label": described.label}),
+        **({} if label is None else {"label": label}),
         "description": experiment.description,
-        "reference": described.reference,
+        "reference": reference,
         "experiment": experiment.options(),
         **({"user_defined": dict(own)} if (own := components.user_defined) else {}),
         "plan": components.plan.to_json(),
-        "corpus": {**corpus, **_recorded(described.place)},
+        "corpus": {**corpus, **_recorded(place)},
         "side_information": None
         if side is None
         else {"source": side.source, "description": side.description},
         "mode": mode,
         "hardened": mode == "secure" and is_exact(components.plan, components.algorithm),
-        "backend": described.backend,
+        "backend": backend,
         # Inside a Flower bundle fedpriv is a folder on the path, not an installed package.
         "versions": {"fedpriv": __version__, **library_versions()},
         "measures": [measure.to_json() for measure in task.measures],
         "files": {name: sha256(files[name]).hexdigest() for name in sorted(files)},
-        "baseline": {**{name: corpus.get(name) for name in MAJORITY}, **described.baseline},
+        "baseline": {**{name: corpus.get(name) for name in MAJORITY}, **(baseline or {})},
         "settings": None if components.settings is None else components.settings.to_json(),
-        "start": {"kind": "fresh"} if begun is None else dict(begun.facts),
+        "start": dict(begun.facts),
     }
 
 
@@ -230,13 +212,6 @@ def resume_command(path: Path, name: str | None) -> str:
     return f"fedpriv run {code}--resume {path}"
 
 
-def _nameless(path: Path) -> ValueError:
-    return ValueError(
-        f"{path} was started from Python, with an experiment that has no name to find it by; give "
-        f"it there as experiment=..., such as fedpriv.resume({str(path)!r}, experiment=...)"
-    )
-
-
 def describe_unused(document: Mapping[str, Any], given: Experiment) -> str:
     """Return which options of an experiment a run that goes on does not use; "" for none."""
     planned, now = document["experiment"], given.options()
@@ -266,7 +241,11 @@ def restore_experiment(
     if not isinstance(given, Experiment):
         name = check_experiment_name(document, path, given)
         if name is None:
-            raise _nameless(path)
+            raise ValueError(
+                f"{path} was started from Python, with an experiment that has no name to find it "
+                "by; give it there as experiment=..., such as "
+                f"fedpriv.resume({str(path)!r}, experiment=...)"
+            )
         given = load_experiment(name)
     elif given.name != document["name"]:
         raise ValueError(f"{path} is a run of {document['name']}, not of {given.name}")
@@ -277,12 +256,6 @@ def experiment_of(components: Components) -> Experiment:
     """Return the experiment of which components were made, each option with its value."""
     assert components.experiment is not None
     return components.experiment
-
-
-def rounds_between_checkpoints(document: Mapping[str, Any]) -> int:
-    """Return which rounds are kept: all, but of single examples those that are evaluated."""
-    central = document["plan"]["unit"] != "user"
-    return int(document["experiment"]["eval_every"]) if central else 1
 
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:

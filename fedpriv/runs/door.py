@@ -107,16 +107,12 @@ class RunDoor:
     def begin(self, round_num: int) -> None:
         """Open a round: what is asked from now on belongs to it."""
         self._round_num, self._asked = round_num, set()
+        self._open_answer()
 
     @property
     def rho_left(self) -> float:
         """ρ that an adaptive plan has not spent yet; infinite for a fixed plan."""
         return self._plan.left(self._ledger.state.spent)
-
-    @property
-    def must_replay(self) -> bool:
-        """Whether a charged release of a fixed plan was cut off, and is to be made again."""
-        return self._plan.replays and bool(self._ledger.state.unreleased)
 
     def key(self, stream: str) -> Key:
         """Return a key of this round's coming attempt for public choices."""

@@ -40,7 +40,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -57,67 +56,97 @@ from fedpriv.checkpoints.tensor_files import (
     write_tensors,
 )
 from fedpriv.datasets.digests import read_secret, write_secret
+from fedpriv.experiments.experiment import Components
+from fedpriv.experiments.start import Start
 from fedpriv.hashes import document_sha256, file_sha256
 from fedpriv.measures import figures_of, read_measures
 from fedpriv.output_paths import refuse_links
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.coverage import KEY
-from fedpriv.privacy.statement.sealed import SEAL
+from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SEAL
 from fedpriv.privacy.statement.stated import gaps_of_rounds, round_values
-from fedpriv.runs.document import (
-    RunDescription,
-    experiment_of,
-    make_document,
-    read_document,
-    rounds_between_checkpoints,
-    write_json,
-)
+from fedpriv.runs.document import experiment_of, read_document, write_json
 from fedpriv.runs.noise_root import NOISE, noise_digest
-from fedpriv.runs.records import decided_as_json
+from fedpriv.runs.records import Released, measured, record_to_json
 from fedpriv.tasks.task import BaseTask, check_data_digests
 from fedpriv.training.algorithm import ArrayState
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.[a-z0-9]+")
-# Files that a run folder or an export holds itself.
-# fmt: off
-_RESERVED_FILES = frozenset({
-    "experiment.json", "data.key", "ledger.jsonl", "rounds.jsonl", "diagnostics.jsonl",
-    BY_USER, "backends.jsonl", "start.safetensors", "selected.safetensors", "state.safetensors",
-    "summary.json", "report.html", "model.safetensors", "README.md", "resume.toml",
-})
-# fmt: on
-
-
-# Written after the ledger: without one, what their run has spent is unknown.
-_AFTER_THE_LEDGER = (
-    "rounds.jsonl", "diagnostics.jsonl", "checkpoints", "state.safetensors", "secret",
-    "selected.safetensors", "summary.json", BY_USER,
-)  # fmt: skip
-
-
 # What a line of the ledger names at a run's end. It names checkpoints as they are released, and by
 # `experiment.json` what was there before the first.
 _SEALED = (
     "rounds.jsonl", "diagnostics.jsonl", "backends.jsonl", "state.safetensors", "summary.json",
     SELECTED, BY_USER,
 )  # fmt: skip
+# Written after the ledger: without one, what their run has spent is unknown.
+_AFTER_THE_LEDGER = (*_SEALED, "checkpoints", "secret")
+# Files that a run folder or an export holds itself.
+_RESERVED_FILES = frozenset({
+    DOCUMENT, LEDGER, START_FILE, *_SEALED, "data.key", "report.html", "model.safetensors",
+    "README.md", "resume.toml",
+})  # fmt: skip
+
+
+class UnkeptRun:
+    """A run in memory: its ledger alone. It answers as a `RunFolder` does, and writes nothing.
+
+    Args:
+        plan: The plan.
+        mode: "simulation" or "secure".
+    """
+
+    path = None
+    is_hardened = False
+
+    def __init__(self, plan: AnyPlan, mode: str) -> None:
+        self.ledger = Ledger.in_memory(plan, mode=mode)
+
+    def resume(self, first: ArrayState) -> ArrayState:
+        """Return the state before round 1."""
+        return first
+
+    def keep(self, state: ArrayState) -> None:
+        """Keep nothing."""
+
+    def record(self, released: Mapping[str, Any], diagnostics: Mapping[str, Any] | None) -> None:
+        """Write nothing down."""
+
+    def last_stated(self, round_num: int) -> Mapping[str, Any]:
+        """Return no values: none was written down."""
+        return {}
+
+    def complete(
+        self, round_num: int, released: Mapping[str, Any], diagnostics: Mapping[str, Any]
+    ) -> None:
+        """Write nothing down."""
+
+    def seal(self) -> None:
+        """Record nothing: there is no file."""
+
+    def close(self) -> None:
+        """Close the ledger."""
+        self.ledger.close()
 
 
 class RunFolder:
-    """One run on disk. Made by `create` or `open`; one process at a time holds the ledger."""
+    """One run on disk, by `create`, `of_plan` or `open`; one process at a time holds the ledger."""
 
     def __init__(
         self,
         path: Path,
         ledger: Ledger,
-        store: CheckpointStore,
         document: Mapping[str, Any],
-        every: int = 1,
+        keep_last: int | None = None,
     ) -> None:
-        """Take over what `create` and `open` made; of the rounds, each `every`-th is kept."""
-        self.path, self.ledger, self.store, self.document = path, ledger, store, document
-        self._every = every
+        """Take over what `create`, `of_plan` and `open` made."""
+        self.path, self.ledger, self.document = path, ledger, document
+        # Rounds between those that are kept: of single examples those that are evaluated are.
+        central = bool(document) and document["plan"]["unit"] != "user"
+        self._every = int(document["experiment"]["eval_every"]) if central else 1
+        self.store = CheckpointStore(
+            path / "checkpoints", keep_last=keep_last, keep_every=10 * self._every
+        )
         self._begun_here = False  # by `of_plan`: whose first state is no resumed one
         #: Called with each line of rounds.jsonl that is written, and with its diagnostics.
         self.on_line: Callable[[Mapping[str, Any], Mapping[str, Any] | None], None] | None = None
@@ -131,8 +160,12 @@ class RunFolder:
     def create(
         cls,
         path: Path,
-        described: RunDescription,
+        components: Components,
+        document: Mapping[str, Any],
         *,
+        begun: Start,
+        files: Mapping[str, bytes],
+        secret: bytes | None = None,
         keep_last: int | None = 10,
         anchor: str | os.PathLike[str] | None = None,
     ) -> RunFolder:
@@ -140,40 +173,45 @@ class RunFolder:
 
         Args:
             path: The folder; made if missing.
-            described: What is run.
+            components: What is run.
+            document: The content of its experiment.json (`fedpriv.runs.document.make_document`).
+            begun: The params before the first round.
+            files: The task's files by name (`read_task_files`).
+            secret: What keys the digests of a secure run's data; None in simulation.
             keep_last: Newest checkpoints to keep besides every tenth; None keeps all.
             anchor: A file outside the folder where the ledger's lines are marked; None for none.
 
         Raises:
-            ValueError: If the folder already holds a run or what is left of one, or the task's
-                files cannot lie in it.
+            ValueError: If the folder already holds a run or what is left of one.
         """
-        if (path / "experiment.json").exists():
+        if (path / DOCUMENT).exists():
             raise ValueError(
                 f"{path} already holds a run; give --resume {path} to continue it, or another --out"
             )
-        components, mode, begun = described.components, described.mode, described.begun
-        files = _read_task_files(components.task)
-        secret = secrets.token_bytes(32) if mode == "secure" else None
-        document = make_document(described, files, secret)
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
-        _refuse_remains(path, "experiment.json")
+        _refuse_remains(path, DOCUMENT)
         if secret is not None and document["corpus"].get("data_sha256") is not None:
             write_secret(path / "data.key", secret)
         # The ledger first: with it but without experiment.json there is no run to resume.
         extra = {"experiment": document["name"], SEAL: document_sha256(document)}
-        if mode == "simulation":
+        if secret is None:
             extra[NOISE] = noise_digest(experiment_of(components), document)
         ledger = Ledger.create(
-            path / "ledger.jsonl", plan=components.plan, mode=mode, extra=extra, anchor=anchor
+            path / LEDGER,
+            plan=components.plan,
+            mode=document["mode"],
+            extra=extra,
+            anchor=anchor,
         )
-        _write_task_files(path, files)
-        if begun is not None and begun.facts["kind"] != "fresh":
+        for name, content in files.items():  # each in one step
+            part = path / f".{name}.part"
+            part.write_bytes(content)
+            part.replace(path / name)
+        if begun.facts["kind"] != "fresh":
             write_tensors(path / START_FILE, begun.params, {"format": "fedpriv-start"})
-        write_json(path / "experiment.json", document)
-        every = rounds_between_checkpoints(document)
-        return cls(path, ledger, _store(path, keep_last, every), document, every)
+        write_json(path / DOCUMENT, document)
+        return cls(path, ledger, document, keep_last)
 
     @classmethod
     def of_plan(
@@ -203,22 +241,23 @@ class RunFolder:
         """
         path.mkdir(parents=True, exist_ok=True)
         refuse_links(path)
-        file = path / "ledger.jsonl"
-        if not file.exists():
-            _refuse_remains(path, "ledger.jsonl")
+        file = path / LEDGER
+        begun_here = not file.exists()
+        if begun_here:
+            _refuse_remains(path, LEDGER)
             extra = {**(extra or {}), "hardened": mode == "secure" and plan.is_exact}
             ledger = Ledger.create(file, plan, mode=mode, extra=extra, anchor=anchor)
-            made = cls(path, ledger, _store(path, None, 1), {})
-            made._begun_here = True
-            return made
-        ledger = Ledger.open(file, anchor=anchor)
-        if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
-            ledger.close()
-            raise ValueError(
-                f"{file} is the ledger of another plan or mode; give the one it was started with, "
-                "or another folder"
-            )
-        return cls(path, ledger, _store(path, None, 1), {})
+        else:
+            ledger = Ledger.open(file, anchor=anchor)
+            if ledger.plan.to_json() != plan.to_json() or ledger.mode != mode:
+                ledger.close()
+                raise ValueError(
+                    f"{file} is the ledger of another plan or mode; give the one it was started "
+                    "with, or another folder"
+                )
+        made = cls(path, ledger, {})
+        made._begun_here = begun_here
+        return made
 
     @classmethod
     def open(
@@ -230,9 +269,8 @@ class RunFolder:
             ValueError: If there is no run, or its ledger does not verify.
         """
         document = read_document(path)
-        ledger = Ledger.open(path / "ledger.jsonl", anchor=anchor)
-        every = rounds_between_checkpoints(document)
-        return cls(path, ledger, _store(path, keep_last, every), document, every)
+        ledger = Ledger.open(path / LEDGER, anchor=anchor)
+        return cls(path, ledger, document, keep_last)
 
     def check_data(self, task: Any) -> None:
         """Compare a task's data with those the run was started with, where those were known.
@@ -242,7 +280,7 @@ class RunFolder:
         Raises:
             ValueError: If they differ, or cannot be compared any more.
         """
-        frozen = read_frozen_bytes(_read_task_files(task))
+        frozen = read_frozen_bytes(read_task_files(task))
         corpus = self.document["corpus"]
         check_frozen(corpus.get("frozen", {}), frozen, str(self.path))
         if corpus.get("published") != (now := task.describe().to_json().get("published")):
@@ -303,25 +341,18 @@ class RunFolder:
             self.ledger.release(round_num, attempt, self.store.digest(round_num))
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
         if round_num not in kept and (kept or self.document):  # own loops need not write any
-            record = self._bare_record(round_num, attempt, numbers.get("update_norm"))
-            record |= decided_as_json(decided(numbers))
-            json_lines.append(self.path / "rounds.jsonl", self._marked(record))
+            number = self.ledger.state.number_of(round_num, attempt) or self.ledger.charges
+            measures = figures_of(read_measures(self.document)) if self.document else ()
+            line = Released(  # killed before it was written down
+                round_num=round_num,
+                attempt=attempt,
+                **round_values(self.ledger.plan, number),
+                measured=measured(measures, None),
+                update_norm=numbers.get("update_norm"),
+                decided=decided(numbers),
+            )
+            json_lines.append(self.path / "rounds.jsonl", self._marked(record_to_json(line)))
         return state
-
-    def _bare_record(
-        self, round_num: int, attempt: int, update_norm: float | None
-    ) -> dict[str, Any]:
-        """Return the record of a round that was kept but killed before it was written down."""
-        ledger = self.ledger
-        number = ledger.state.number_of(round_num, attempt) or ledger.charges
-        measures = figures_of(read_measures(self.document)) if self.document else ()
-        return {
-            "round_num": round_num,
-            "attempt": attempt,
-            **round_values(ledger.plan, number),
-            **{measure.released_name: None for measure in measures},
-            "update_norm": update_norm,
-        }
 
     def keep(self, state: ArrayState) -> None:
         """Write a released checkpoint, then record it in the ledger; rounds not due are skipped.
@@ -415,10 +446,6 @@ class RunFolder:
         self.ledger.close()
 
 
-def _store(path: Path, keep_last: int | None, every: int) -> CheckpointStore:
-    return CheckpointStore(path / "checkpoints", keep_last=keep_last, keep_every=10 * every)
-
-
 def _last_line(path: Path) -> dict[str, Any]:
     """Return the last object of a file, empty where there is none."""
     with suppress(ValueError):
@@ -440,7 +467,7 @@ def _refuse_remains(path: Path, missing: str) -> None:
         )
 
 
-def _read_task_files(task: BaseTask) -> Mapping[str, bytes]:
+def read_task_files(task: BaseTask) -> Mapping[str, bytes]:
     """Return the files that a task brings, by name, such as a vocabulary; empty for none.
 
     Raises:
@@ -460,11 +487,3 @@ def _read_task_files(task: BaseTask) -> Mapping[str, bytes]:
                 "json.dumps(...).encode()"
             )
     return files
-
-
-def _write_task_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder, each in one step."""
-    for name, content in files.items():
-        part = folder / f".{name}.part"
-        part.write_bytes(content)
-        part.replace(folder / name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from bisect import bisect_left
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.stated import round_values
 from fedpriv.rng import Key
 from fedpriv.runs.door import RunDoor
-from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.folder import RunFolder, UnkeptRun
 from fedpriv.runs.noise_root import noise_root, unkept_noise_root
 from fedpriv.runs.records import (
     Diagnostics,
@@ -50,7 +50,7 @@ def rounds(
     backend: Backend,
     root: Key,
     *,
-    folder: RunFolder | None = None,
+    folder: RunFolder | UnkeptRun | None = None,
     state: ArrayState | None = None,
     eval_every: int = 10,
     noise: Key | None = None,
@@ -66,7 +66,7 @@ def rounds(
         components: Of the run.
         backend: Brings the private work to the users.
         root: The root key; initial params and public choices are folded from it.
-        folder: Where the run is kept; None keeps the same ledger in memory (and survives nothing).
+        folder: Where the run is kept; None for an `UnkeptRun`.
         state: The last released state of a resumed run; None starts at the beginning.
         eval_every: Rounds between evaluations; the last is always evaluated.
         noise: The root key of the noise; None for the one of the folder's ledger or, in memory, of
@@ -93,33 +93,31 @@ def rounds(
     """
     plan = components.plan
     exact = is_exact(plan, components.algorithm)
-    if folder is not None and folder.is_hardened and not exact:
+    if state is None:
+        state = first_state(components, root)
+    if folder is None:
+        folder = UnkeptRun(plan, root.mode)
+        noise = unkept_noise_root(root, components, state.params) if noise is None else noise
+    if folder.is_hardened and not exact:
         # A plan in a file does not tell a bound on a grid from one that is not.
         raise ValueError(
             f"{folder.path} holds a run whose sums and noise are of whole numbers, and its ε is "
             "stated as that; these would go on in floating point: give the bound (Rounded) and the "
             "privatizer that it was started with"
         )
-    ledger = Ledger.in_memory(plan, mode=root.mode) if folder is None else folder.ledger
-    if state is None:
-        state = first_state(components, root)
-    turnout = None
+    if noise is None:
+        noise = noise_root(root, folder.ledger.extra)
+    ledger, turnout = folder.ledger, None
     if root.mode == "simulation":
         turnout = Turnout(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
-    if noise is None and folder is not None:
-        noise = noise_root(root, folder.ledger.extra)
-    elif noise is None:
-        noise = unkept_noise_root(root, components, state.params)
     backend = backend.under(components.plan_sha256)
-    secret_state = SecretState(None if folder is None else folder.path / "secret", noise)
+    secret_state = SecretState(folder.path and folder.path / "secret", noise)
     loop = _Loop(
         components=components,
         backend=backend,
-        ledger=ledger,
         folder=folder,
         turnout=turnout,
         eval_every=eval_every,
-        accounted=accounted_rounds(plan, eval_every),
     )
     _forget_secrets_if_over(ledger, secret_state)  # what a kill left
     with interruptible(), ThreadPoolExecutor(1, thread_name_prefix="noise") as noise_thread:
@@ -153,60 +151,53 @@ def _forget_secrets_if_over(ledger: Ledger, secret_state: SecretState) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loop:
-    """The loop of one run; fields as of `rounds`, `accounted` as of `accounted_rounds`."""
+    """The loop of one run; fields as of `rounds`."""
 
     components: Components
     backend: Backend
-    ledger: Ledger
-    folder: RunFolder | None
+    folder: RunFolder | UnkeptRun
     turnout: Turnout | None
     eval_every: int
-    accounted: Sequence[int]
 
     def play(
         self, door: RunDoor, state: ArrayState
     ) -> Generator[tuple[RoundRecord, Any], None, None]:
         """Yield the rounds after a state, as `rounds` does."""
-        plan, ledger, folder = self.components.plan, self.ledger, self.folder
-        for count in self.accounted:
+        plan, ledger, folder = self.components.plan, self.folder.ledger, self.folder
+        for count in accounted_rounds(plan, self.eval_every):
             if count > ledger.charges:  # accounting keeps it; the loop asks again, for nothing
                 plan.epsilon(count)
         free_memory()
-        open_ = door.must_replay and ledger.state.ended is None
-        record, reason = None, ""
+        # A charged release of a fixed plan that was cut off is made again.
+        open_ = plan.replays and bool(ledger.state.unreleased) and ledger.state.ended is None
+        record = None
         while ledger.pays_for_more or open_:
             open_ = False
             stop_if_asked()
             started = time.perf_counter()
             round_num = state.round_num + 1
             door.begin(round_num)
-            if self.turnout is not None:
-                self.turnout.begin()
-            following, reason = self._step(state, door)
+            following = self._step(state, door)
             if following is None:
                 break
             state = following
             due = round_num % self.eval_every == 0 or not ledger.pays_for_more
             if self.turnout is not None:
                 self.turnout.warn_once(round_num, plan.unit)
-            if folder is not None:
-                folder.keep(state)
+            folder.keep(state)
             record = self._record(state, due, time.perf_counter() - started)
-            if folder is not None:
-                seen = record.diagnostics
-                folder.record(
-                    record_to_json(record.released), None if seen is None else record_to_json(seen)
-                )
+            seen = record.diagnostics
+            folder.record(
+                record_to_json(record.released), None if seen is None else record_to_json(seen)
+            )
             yield record, state
-        if reason:
-            ledger.end(reason)
         if ledger.state.ended is not None and state.round_num:
             record = self._complete_last_round(state, record)
             if record is not None:
                 yield record, state
 
-    def _step(self, state: ArrayState, door: RunDoor) -> tuple[ArrayState | None, str]:
-        """Return the state after one more step; None and the reason where the run is over.
+    def _step(self, state: ArrayState, door: RunDoor) -> ArrayState | None:
+        """Return the state after one more step; None where the run is over and the ledger says so.
 
         Raises:
             BudgetSpentError: If a plan refuses a charge that it had counted on.
@@ -217,28 +208,32 @@ class _Loop:
         except BudgetSpentError:
             if self.components.plan.planned_rounds is not None:
                 raise
-            return None, "refused"  # what an adaptive plan has left does not pay for the answer
+            # What an adaptive plan has left does not pay for the answer.
+            self.folder.ledger.end("refused")
+            return None
         if following is None:
-            return None, "finished"
+            self.folder.ledger.end("finished")
+            return None
         if following.round_num != door.round_num:
             raise ValueError(
                 f"the step of round {door.round_num} returned a state of round "
                 f"{following.round_num}; a step advances round_num by one, or returns None at its "
                 "end"
             )
-        return following, ""
+        return following
 
     def _record(self, state: ArrayState, due: bool, seconds: float) -> RoundRecord:
         """Return the record of a round, evaluated where that is due.
 
         Its ε is the price of the first of the accounted counts that its charges do not exceed.
         """
-        plan, algorithm = self.components.plan, self.components.algorithm
+        plan, ledger = self.components.plan, self.folder.ledger
+        algorithm = self.components.algorithm
         params = algorithm.measured(state) if due else None
-        counted = accounted_charges(self.accounted, self.ledger.charges)
+        counted = accounted_charges(plan, self.eval_every, ledger.charges)
         released = Released(
             round_num=state.round_num,
-            attempt=self.ledger.last_attempt,
+            attempt=ledger.last_attempt,
             measured=self._measured(params, public=True),
             **round_values(plan, counted),
             update_norm=state.numbers.get("update_norm"),
@@ -248,7 +243,7 @@ class _Loop:
             return RoundRecord(released=released, diagnostics=None)
         diagnostics = Diagnostics(
             round_num=state.round_num,
-            attempt=self.ledger.last_attempt,
+            attempt=ledger.last_attempt,
             cohort_size=self.turnout.cohort_size,
             num_failed=self.turnout.num_failed,
             measured=self._measured(params, public=False),
@@ -275,15 +270,13 @@ class _Loop:
         Returns:
             The completed record; None if it was complete, or there is none here to complete.
         """
-        plan, ledger, folder = self.components.plan, self.ledger, self.folder
+        plan, ledger = self.components.plan, self.folder.ledger
         through = ledger.state.charged_before  # what was charged later is not in the last release
         num_charges = through[-1] if through else ledger.charges
         if record is not None:
-            stated = record_to_json(record.released)
+            stated: Mapping[str, Any] = record_to_json(record.released)
         else:
-            stated = dict[str, Any]()
-            if folder is not None:
-                stated |= folder.last_stated(state.round_num)
+            stated = self.folder.last_stated(state.round_num)
         figures = figures_of(self.components.task.measures)
         names = [measure.released_name for measure in figures]
         evaluated = not names or any(stated.get(name) is not None for name in names)
@@ -295,12 +288,11 @@ class _Loop:
         seen: Mapping[str, float | None] = {}
         if ledger.mode == "simulation":
             seen = self._measured(params, public=False)
-        if folder is not None:
-            folder.complete(
-                state.round_num,
-                {**figures_as_json(public, "_public"), **spent},
-                figures_as_json(seen),
-            )
+        self.folder.complete(
+            state.round_num,
+            {**figures_as_json(public, "_public"), **spent},
+            figures_as_json(seen),
+        )
         if record is None:
             return None
         diagnostics = record.diagnostics
@@ -330,8 +322,9 @@ def accounted_rounds(plan: AnyPlan, eval_every: int) -> tuple[int, ...]:
     return tuple(sorted({*thinned, affordable} - {0}))
 
 
-def accounted_charges(accounted: Sequence[int], charges: int) -> int:
+def accounted_charges(plan: AnyPlan, eval_every: int, charges: int) -> int:
     """Return the least count of `accounted_rounds` that is not below the charges, or these."""
+    accounted = accounted_rounds(plan, eval_every)
     place = bisect_left(accounted, charges)
     return accounted[place] if charges and place < len(accounted) else charges
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
+import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ from fedpriv.privacy.statement.coverage import (
     refuse_private_knowledge,
     refuse_start_without_privacy,
 )
-from fedpriv.privacy.statement.sealed import read_sealed
+from fedpriv.privacy.statement.sealed import DOCUMENT, read_sealed
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.backends import (
@@ -64,14 +66,14 @@ from fedpriv.runs.backends import (
 )
 from fedpriv.runs.callbacks import Callback, Notifier, check_callbacks
 from fedpriv.runs.document import (
-    RunDescription,
     check_label,
     describe_unused,
     experiment_of,
+    make_document,
     restore_experiment,
 )
 from fedpriv.runs.door import RunDoor
-from fedpriv.runs.folder import RunFolder
+from fedpriv.runs.folder import RunFolder, read_task_files
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.records import RoundRecord
 from fedpriv.runs.secret_state import SecretState
@@ -94,35 +96,14 @@ from fedpriv.tasks.checks import (
     refuse_unused,
     try_central_task,
 )
-from fedpriv.tasks.task import BaseTask, Task, has_public_folds
-from fedpriv.training.algorithm import SumRequest
+from fedpriv.tasks.task import Task, has_public_folds
+from fedpriv.training.algorithm import ArrayState, SumRequest
 from fedpriv.training.failures import counted_failures
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.stopping import end_if_interrupted, interruptible
 from fedpriv.training.work import Attempt, Work, as_works
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import plain
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Outcome of trying a task once, before anything is charged.
-
-    Attributes:
-        state: Before round 1.
-        begun: The params before round 1, and where they came from.
-        public: What public examples alone make, where that is known already.
-        baseline: What that reaches, where the run is measured.
-        untried: What of the task could not be tried beforehand, in one line; "" for nothing.
-        noticed: What was noticed of it besides, in a line each.
-    """
-
-    state: Any
-    begun: Start
-    public: PublicOnly | None = None
-    baseline: Mapping[str, float] = field(default_factory=dict[str, float])
-    untried: str = ""
-    noticed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +116,10 @@ class PreparedRun:
         state: The last released one.
         root: The root key.
         make_backend: Brings the work to the users.
-        trial: Of the task.
+        begun: The params before round 1, and where they came from.
+        public: What public examples alone make, where that is known already.
+        cautions: What could not be tried of the task beforehand, and what was noticed of it, in a
+            line each.
         callbacks: Called with what is released (`fedpriv.runs.callbacks`).
     """
 
@@ -144,18 +128,15 @@ class PreparedRun:
     state: Any
     root: Key
     make_backend: BackendFactory
-    trial: Trial
+    begun: Start
+    public: PublicOnly | None = None
+    cautions: tuple[str, ...] = ()
     callbacks: tuple[Callback, ...] = ()
 
     @property
     def experiment(self) -> Experiment:
         """The experiment that is run."""
         return experiment_of(self.components)
-
-    @property
-    def synthetic(self) -> bool:
-        """Whether its data are synthetic."""
-        return bool(self.folder.document["corpus"]["synthetic"])
 
     @property
     def ledger(self) -> Ledger:
@@ -191,44 +172,36 @@ class PreparedRun:
         Raises:
             AllUsersFailedError: A ValueError; in a simulation, if all who were drawn failed.
         """
-        with Notifier(self.callbacks, self.folder) as notifier, closing(self.folder), within():
-            summary = self._run(on_round, tell, ends_if_all_fail=ends_if_all_fail)
-            notifier.end(summary)
-        return summary
-
-    def _run(
-        self,
-        on_round: Callable[[RoundRecord], None],
-        tell: Callable[[str], None],
-        *,
-        ends_if_all_fail: bool,
-    ) -> dict[str, Any]:
-        state, record = self.state, None
-        with interruptible(), counted_failures() as failures:
-            with closing(self.make_backend(self.experiment, self.components)) as backend:
-                described = backend.describe()
-                self.folder.note_backend(described, first_round=state.round_num + 1)
-                played = rounds(
-                    self.components,
-                    backend,
-                    self.root,
-                    folder=self.folder,
-                    state=self.state,
-                    eval_every=self.experiment.eval_every,
-                    ends_if_all_fail=ends_if_all_fail,
+        state, record, folder = self.state, None, self.folder
+        with Notifier(self.callbacks, folder) as notifier, closing(folder), within():
+            with interruptible(), counted_failures() as failures:
+                with closing(self.make_backend(self.experiment, self.components)) as backend:
+                    described = backend.describe()
+                    folder.note_backend(described, first_round=state.round_num + 1)
+                    played = rounds(
+                        self.components,
+                        backend,
+                        self.root,
+                        folder=folder,
+                        state=state,
+                        eval_every=self.experiment.eval_every,
+                        ends_if_all_fail=ends_if_all_fail,
+                    )
+                    with closing(played):
+                        for record, state in played:  # noqa: B007 - the last are summarised
+                            on_round(record)
+                    selection = self._selected(state.round_num, tell)
+                if selection is None:
+                    returned = self.components.algorithm.measured(state)
+                else:
+                    returned, record = selection.params, None
+                summary = make_summary(
+                    self.components, folder, returned, record, failures.cause, selection, described
                 )
-                with closing(played):
-                    for record, state in played:  # noqa: B007 - the last of both is summarised
-                        on_round(record)
-                selection = self._selected(state.round_num, tell)
-            summary = make_summary(
-                self.components, self.folder, state, record, failures.cause, selection, described
-            )
-            algorithm = self.components.algorithm
-            returned = algorithm.measured(state) if selection is None else selection.params
-            self._write_by_user(returned, summary, tell)
-            self.folder.summarise(summary)
-        return {**summary, "run_dir": str(self.folder.path)}
+                self._write_by_user(returned, summary, tell)
+                folder.summarise(summary)
+            notifier.end(summary)
+        return {**summary, "run_dir": str(folder.path)}
 
     def _write_by_user(
         self, params: Params, summary: Mapping[str, Any], tell: Callable[[str], None]
@@ -239,7 +212,7 @@ class PreparedRun:
         users apart, several models answer together, or users' sums are not the headline's: an error
         here ends no run.
         """
-        task, names = self.components.task, self.trial.begun.params.keys()
+        task, names = self.components.task, self.begun.params.keys()
         if self.root.mode != "simulation" or not isinstance(task, Task) or not task.measures:
             return
         reached, path = summary.get(task.measures[0].name), self.folder.path / BY_USER
@@ -250,7 +223,7 @@ class PreparedRun:
             found = task.held_out_by_user({name: params[name] for name in names})
             if found is None or not found[0].sum():
                 return
-            public = self.trial.public or public_only(task, self.root.fold("init"))
+            public = self.public or public_only(task, self.root.fold("init"))
             alone = None if public is None else task.held_out_by_user(public.model)
             sums = UserSums(
                 count=found[0].astype(np.int64),
@@ -273,9 +246,7 @@ class PreparedRun:
         released = released_models(store.load(round_num)[0])
         # As where the run was started; a secure root is another one after a resume.
         key = self.root.fold("init") if self.root.mode == "simulation" else None
-        found = select(
-            self.components, self.trial.begun, self.trial.public, released, key=key, tell=tell
-        )
+        found = select(self.components, self.begun, self.public, released, key=key, tell=tell)
         trained = read_sealed(self.folder.path).trained().to_json()
         metadata = {"format": "fedpriv-selected", TRAINED: json.dumps(trained)}
         write_tensors(self.folder.path / SELECTED, found.params, metadata)
@@ -338,31 +309,49 @@ def start_run(
         described = components.task.describe().to_json()
         unit, options = components.plan.unit, experiment.options()
         refuse_private_knowledge(unit, described, known, options)
-        _refuse_dropouts(components)
+        if components.dropout_rate:
+            raise ValueError(
+                f"dropout-rate {components.dropout_rate:g} simulates users who do not answer, and "
+                "in a secure run users do so by themselves; leave it out"
+            )
     root = Key.secure() if secure else Key.simulation(experiment.seed)
     if has_public_folds(components.task):
         tell("learning from public examples alone")
-    trial = _try_with_baseline(components, root, public)
+    public, baseline = _measure_public_only(components, root, public)
+    state, begun, cautions = _try(components, root, public=public)
     if secure:
-        refuse_start_without_privacy(components.plan, trial.begun.facts, experiment.options())
-        refuse_brought_weights(components.plan, trial.begun.facts, experiment.options())
-    described = RunDescription(
-        components=components,
+        refuse_start_without_privacy(components.plan, begun.facts, experiment.options())
+        refuse_brought_weights(components.plan, begun.facts, experiment.options())
+    files, secret = read_task_files(components.task), secrets.token_bytes(32) if secure else None
+    document = make_document(
+        components,
+        files,
+        secret,
+        begun,
         reference=reference and from_anywhere(reference),
         place=place_of(corpus),
         backend=backend,
-        mode=root.mode,
-        begun=trial.begun,
-        baseline=trial.baseline,
+        baseline=baseline,
         label=label,
     )
     return PreparedRun(
         components=components,
-        folder=RunFolder.create(out, described, keep_last=keep_last, anchor=anchor),
-        state=trial.state,
+        folder=RunFolder.create(
+            out,
+            components,
+            document,
+            begun=begun,
+            files=files,
+            secret=secret,
+            keep_last=keep_last,
+            anchor=anchor,
+        ),
+        state=state,
         root=root,
         make_backend=make_backend,
-        trial=trial,
+        begun=begun,
+        public=public,
+        cautions=cautions,
     )
 
 
@@ -408,10 +397,13 @@ def resume_run(
         secure = folder.ledger.mode == "secure"
         root = Key.secure() if secure else Key.simulation(experiment.seed)
         folder.check_data(components.task)
-        trial = _try(components, root, _read_start(path, document))
+        begun, facts = None, document["start"]
+        if facts["kind"] != "fresh":
+            begun = Start(params=read_sealed_model(path / START_FILE, facts["sha256"]), facts=facts)
+        first, begun, cautions = _try(components, root, begun)
         if isinstance(given, Experiment) and (unused := describe_unused(document, given)):
-            trial = replace(trial, noticed=(*trial.noticed, unused))
-        state = folder.resume(trial.state, components.algorithm.decided)
+            cautions = (*cautions, unused)
+        state = folder.resume(first, components.algorithm.decided)
         if document["settings"] is not None:  # the options are settled now, and choose nothing
             components = replace(components, settings=Settings.from_json(document["settings"]))
     except BaseException:
@@ -423,21 +415,42 @@ def resume_run(
         state=state,
         root=root,
         make_backend=make_backend,
-        trial=trial,
+        begun=begun,
+        cautions=cautions,
     )
 
 
-def _refuse_dropouts(components: Components) -> None:
-    """Refuse a secure run in which users are to simulate dropping out.
+def start_or_resume(
+    experiment: Experiment,
+    reference: str | None,
+    corpus: Corpus | NodeData | None,
+    out: Path,
+    *,
+    make_backend: BackendFactory = serial,
+    keep_last: int | None = 10,
+    **new: Any,
+) -> PreparedRun:
+    """Return the run of a folder that is a study's own: the one that is there, or else a new one.
+
+    What a process left that was killed before there was a run is removed.
+
+    Args:
+        experiment: As of `start_run`, and so are all others.
+        reference: The name under which it is found again.
+        corpus: Its corpus; of a run that is there its own is opened.
+        out: The run folder.
+        make_backend: Makes the backend.
+        keep_last: Newest checkpoints to keep; None keeps all.
+        **new: Of a new run.
 
     Raises:
-        ValueError: If they are.
+        ValueError: As of `start_run` and `resume_run`.
     """
-    if components.dropout_rate:
-        raise ValueError(
-            f"dropout-rate {components.dropout_rate:g} simulates users who do not answer, and in a "
-            "secure run users do so by themselves; leave it out"
-        )
+    kept: dict[str, Any] = {"make_backend": make_backend, "keep_last": keep_last}
+    if (out / DOCUMENT).is_file():
+        return resume_run(out, experiment=experiment, **kept)
+    shutil.rmtree(out, ignore_errors=True)
+    return start_run(experiment, reference, corpus, out, **kept, **new)
 
 
 def _built(
@@ -457,56 +470,57 @@ def _built(
     return components
 
 
-def _read_start(path: Path, document: Mapping[str, Any]) -> Start | None:
-    """Return the start of a run that is resumed; None for the params of the task."""
-    facts = document.get("start", {"kind": "fresh"})
-    if facts["kind"] == "fresh":
-        return None
-    return Start(params=read_sealed_model(path / START_FILE, facts["sha256"]), facts=facts)
-
-
-def _try_with_baseline(
-    components: Components, root: Key, public: PublicOnly | None = None
-) -> Trial:
-    """Try a task, and measure what public examples alone reach where the run is measured.
+def _measure_public_only(
+    components: Components, root: Key, known: PublicOnly | None
+) -> tuple[PublicOnly | None, dict[str, float]]:
+    """Return what public examples alone make, and what that reaches where the run is measured.
 
     That is on rostered users' held-out examples, a diagnostic, and so of simulations alone; on
     public ones where a task has no others; and of single examples on the test set.
     """
     task = components.task
     if root.mode != "simulation" or not task.measures:
-        return _try(components, root)
+        return None, {}
     with user_code("while public examples alone were learnt from"):
-        found = public or public_only(task, root.fold("init"))
+        found = known or public_only(task, root.fold("init"))
         if found is None:
-            return _try(components, root)
-        begun = components.begin(root.fold("init"), found)
+            return None, {}
         measured = task.evaluate(found.model, public=False)
         if measured is None:
             measured = task.evaluate(found.model, public=True)
     headline = task.measures[0].name
     value = None if measured is None else measured.get(headline)
-    baseline = {} if value is None else {f"{headline}{PUBLIC_ONLY}": value}
-    return replace(_try(components, root, begun), public=found, baseline=baseline)
+    return found, {} if value is None else {f"{headline}{PUBLIC_ONLY}": value}
 
 
-def _try(components: Components, root: Key, begun: Start | None = None) -> Trial:
+def _try(
+    components: Components,
+    root: Key,
+    begun: Start | None = None,
+    *,
+    public: PublicOnly | None = None,
+) -> tuple[ArrayState, Start, tuple[str, ...]]:
     """Try a task once, before anything is charged.
 
     Args:
         components: Of the experiment that is run.
         root: The root key.
         begun: The params before, where they are known; None to make them.
+        public: What public examples alone make, where that is known.
+
+    Returns:
+        The state before round 1, what it was made of, and what to beware of, in a line each.
     """
     experiment = experiment_of(components)
     when = (
         "while the task was tried on public or synthetic examples, before anything was charged; if "
         "its model takes no such examples, give the task a synthetic_batch of some that it takes"
     )
-    task, untried = components.task, ""
-    with user_code(when, refusals=False):
-        begun = components.begin(root.fold("init")) if begun is None else begun
-        if brought := _brought(task, begun):
+    task, cautions = components.task, tuple[str, ...]()
+    with user_code(when):
+        begun = components.begin(root.fold("init"), public) if begun is None else begun
+        replaced = begun.params if begun.facts["kind"] == "file" else ()
+        if brought := sorted(name for name in task.brought() if name not in replaced):
             begun = replace(begun, facts={**begun.facts, BROUGHT: brought})
     with user_code("while what is made of released models was tried, before anything was charged"):
         components.algorithm.check_params(begun.params)
@@ -516,8 +530,9 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
             found = try_central_task(task, state.params)
         else:
             batch = task.synthetic_batch()
-            untried = describe_untried(task) if batch is None else ""
-            if batch is not None:
+            if batch is None:
+                cautions = (describe_untried(task),)
+            else:
                 _train_synthetic_users(components, state.params, SyntheticUsers(batch))
             found = measure_few(task, state.params)
     check_metrics(task, found)
@@ -526,20 +541,14 @@ def _try(components: Components, root: Key, begun: Start | None = None) -> Trial
         refuse_unused(task, begun.params)
     if found is not None and (loss := found.get("loss")) is not None:
         components.algorithm.check_start(loss)
-    noticed = _describe_noise_length(components, tree.num_elements(state.params))
+    cautions += _describe_noise_length(components, tree.num_elements(state.params))
     if components.settings is not None:
         selects = experiment.options().get("task.select") == "public"
-        noticed += tuple(filter(None, [components.settings.caution(selects=selects)]))
+        cautions += tuple(filter(None, [components.settings.caution(selects=selects)]))
     if experiment.unit == "user":
         with user_code("while public examples were compared with rostered users'"):
-            noticed += find_cautions(task, found, simulated=root.mode == "simulation")
-    return Trial(state=state, begun=begun, untried=untried, noticed=noticed)
-
-
-def _brought(task: BaseTask, begun: Start) -> list[str]:
-    """Return names of tensors that the task's code brings; of a file's params none."""
-    replaced = begun.params if begun.facts["kind"] == "file" else ()
-    return sorted(name for name in task.brought() if name not in replaced)
+            cautions += find_cautions(task, found, simulated=root.mode == "simulation")
+    return state, begun, cautions
 
 
 def _describe_noise_length(components: Components, num_params: int) -> tuple[str, ...]:

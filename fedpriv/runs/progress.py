@@ -11,9 +11,8 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sized
+from collections.abc import Callable, Generator, Sized
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -24,17 +23,18 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from fedpriv.measures import PUBLIC_ONLY, Measure
-from fedpriv.privacy.epsilon import BudgetUse, format_delta, privacy_line, rounded_up
+from fedpriv.privacy.epsilon import format_delta, privacy_line, rounded_up
 from fedpriv.privacy.plan import AnyPlan, unit_words
 from fedpriv.privacy.statement.coverage import Coverage, coverage_of
+from fedpriv.privacy.statement.stated import round_values, stopped_early
 from fedpriv.privacy.statement.statement import NO_MEANINGFUL_PROTECTION_ABOVE, name_data
-from fedpriv.runs.document import name_with_label
-from fedpriv.runs.loop import accounted_charges, accounted_rounds
+from fedpriv.runs.loop import accounted_charges
 from fedpriv.tree import num_elements
 from fedpriv.untrusted_text import plain
 
 if TYPE_CHECKING:
     from fedpriv.privacy.ledger.ledger import Ledger
+    from fedpriv.privacy.ledger.state import LedgerState
     from fedpriv.runs.prepared import PreparedRun
     from fedpriv.runs.records import RoundRecord
 
@@ -56,24 +56,28 @@ def follow(
     *,
     console: Console,
     shown: ShowProgress = "auto",
-    head: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """Run to the end and show how far it is: round, headline figure, ε so far, time left.
+
+    Before the first round the plan's ε is printed, and what to beware of: cautions are also where
+    no progress is shown, unless `shown` is False.
 
     Args:
         prepared: The run.
         console: Where to show it.
         shown: Whether.
-        head: Whether to say beforehand what is guaranteed.
         clock: Seconds, by which lines keep their distance.
 
     Returns:
         The run's summary.
     """
     watched = is_watched(console, shown)
-    for line in head_lines(prepared, whole=watched) if head and shown is not False else ():
-        console.print(line, highlight=False, soft_wrap=True)
+    if shown is not False:
+        facts, cautions = announce(prepared)
+        colored = [f"[yellow]{escape(caution)}[/]" for caution in cautions]
+        for line in [*map(escape, facts if watched else ()), *colored]:
+            console.print(line, highlight=False, soft_wrap=True)
     if not watched:
         return prepared.run()
     line = _RunLine(prepared, clock)
@@ -304,19 +308,6 @@ def _rewrites(console: Console) -> bool:
     return moves(console)
 
 
-def head_lines(prepared: PreparedRun, *, whole: bool = True) -> Iterator[str]:
-    """Yield what is said before the first round, as markup: the guarantee, and its cautions.
-
-    Args:
-        prepared: The run.
-        whole: Whether the guarantee is said; cautions are anyway.
-    """
-    head = announcement(prepared)
-    yield from map(escape, (head.title, head.training, head.guarantee) if whole else ())
-    for caution in head.cautions:
-        yield f"[yellow]{escape(caution)}[/]"
-
-
 class _RunLine:
     """Where a run is, in a line: round, ε so far, time left, headline figure, public-only."""
 
@@ -327,33 +318,32 @@ class _RunLine:
             prepared: The run.
             clock: Seconds.
         """
-        self._prepared, self._plan = prepared, prepared.components.plan
+        self._plan, self._ledger = prepared.components.plan, prepared.ledger
         document = prepared.folder.document
-        self._covers, self._label = coverage_of(document), _label(prepared)
+        self._label = document.get("label") or prepared.experiment.name
+        self._label += " (synthetic)" if document["corpus"]["synthetic"] else ""
+        self._gap = " (does NOT cover all)" if coverage_of(document).mark else ""
         self._headline = next(iter(prepared.components.task.measures), None)
-        self._round = prepared.ledger.state.rounds_done
-        self._spent = _spent_before(prepared, self._covers) if self._plan.is_private else ""
+        self._round = self._ledger.state.rounds_done
         self._pace = Pace(self._plan.planned_rounds or 0, clock=clock)
-        self._pace.keep(self._charged)  # lost attempts have used up a round's charge
+        # Lost attempts have used up a round's charge.
+        self._pace.keep(int(self._ledger.state.used.amount))
+        # As that of rounds is stated, so that a resumed run shows no smaller ε than before.
+        every, charges = prepared.experiment.eval_every, self._ledger.charges
+        counted = accounted_charges(self._plan, every, charges)
+        self._epsilon: float | None = round_values(self._plan, counted)["epsilon"]
         self._seen = self._public = ""
         self._seen_at: int | None = None  # of no round yet
         if self._headline is not None:
             value = document.get("baseline", {}).get(f"{self._headline.name}{PUBLIC_ONLY}")
             if value is not None:
                 self._public = f"public-only {self._headline.text(value)}"
-                mark = _NOT_COVERED if prepared.ledger.mode == "simulation" else ""
+                mark = _NOT_COVERED if self._ledger.mode == "simulation" else ""
                 self._seen = f"{self._headline.label} –, {self._public}{mark}"
-
-    @property
-    def _charged(self) -> int:
-        return int(_used(self._prepared).amount)
 
     def take(self, record: RoundRecord) -> None:
         """Note a round's released ε and figure."""
-        released = record.released
-        self._round = released.round_num
-        if released.epsilon is not None:
-            self._spent = _spent(released.epsilon, self._covers)
+        self._round, self._epsilon = record.released.round_num, record.released.epsilon
         headline = self._headline
         if headline is None or (value := record.figure(headline.name)) is None:
             return
@@ -365,11 +355,18 @@ class _RunLine:
         self._seen_at = self._round
 
     def __str__(self) -> str:
-        said = f"{self._label}: {_turns(self._prepared, self._round)}"
-        if self._plan.is_private and self._plan.delta is not None:
-            said += f", ε {self._spent} at δ = {format_delta(self._plan.delta)}"
-        if self._plan.planned_rounds is not None:
-            self._pace.done = self._charged
+        plan, used = self._plan, self._ledger.state.used
+        said = f"{self._label}: {unit_words(plan.unit).turn} {self._round:,}"
+        if plan.planned_rounds is None:
+            said += f", {used.text}"
+        else:
+            lost = "" if used.amount == self._round else f" ({used.text})"
+            said += f" of {plan.planned_rounds:,}{lost}"
+        if self._epsilon is not None and plan.delta is not None:
+            spent = f"{rounded_up(self._epsilon, 2):,.2f}{self._gap}"
+            said += f", ε ≤ {spent} at δ = {format_delta(plan.delta)}"
+        if plan.planned_rounds is not None:
+            self._pace.done = int(used.amount)
             said += f", {self._pace.left}" if self._pace.left else ""
         if not self._seen:
             return said
@@ -379,73 +376,26 @@ class _RunLine:
         return f"{said}; round {self._seen_at:,}: {self._seen}"
 
 
-def _used(prepared: PreparedRun) -> BudgetUse:
-    return prepared.ledger.state.used
+def announce(prepared: PreparedRun) -> tuple[tuple[str, str, str], list[str]]:
+    """Return what is said before a run's first round; values are the plan's, whatever its name.
 
-
-def _turns(prepared: PreparedRun, round_num: int) -> str:
-    plan, used = prepared.components.plan, _used(prepared)
-    turn = unit_words(plan.unit).turn
-    if plan.planned_rounds is None:
-        return f"{turn} {round_num:,}, {used.text}"
-    lost = "" if used.amount == round_num else f" ({used.text})"
-    return f"{turn} {round_num:,} of {plan.planned_rounds:,}{lost}"
-
-
-def _label(prepared: PreparedRun) -> str:
-    name = prepared.folder.document.get("label") or prepared.experiment.name
-    return name + (" (synthetic)" if prepared.synthetic else "")
-
-
-def _spent_before(prepared: PreparedRun, covers: Coverage) -> str:
-    """Return what was spent before the first round that is followed; 0 but in a resumed run.
-
-    Rounded up as that of rounds is, so that a resumed run shows no smaller ε than before.
+    Returns:
+        The experiment's name and description, how many params are trained on what, and the ε of the
+        whole plan; and what to beware of.
     """
-    plan, charges = prepared.components.plan, prepared.ledger.charges
-    counted = accounted_charges(accounted_rounds(plan, prepared.experiment.eval_every), charges)
-    spent = prepared.ledger.epsilon() if counted == charges else plan.epsilon(counted)
-    return _spent(spent.value, covers)
-
-
-def _spent(value: float, covers: Coverage) -> str:
-    gap = " (does NOT cover all)" if covers.mark else ""
-    return f"≤ {rounded_up(value, 2):,.2f}{gap}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
-    """The head of a run's output.
-
-    Attributes:
-        title: The experiment's name and description.
-        training: How many params are trained, and on what.
-        guarantee: The ε of the whole plan, with all that makes it a statement.
-        cautions: What to beware of; empty where there is nothing.
-    """
-
-    title: str
-    training: str
-    guarantee: str
-    cautions: tuple[str, ...]
-
-
-def announcement(prepared: PreparedRun) -> Announcement:
-    """Return the head of a run: its values are the plan's, whatever an experiment is called."""
-    experiment, document, trial = prepared.experiment, prepared.folder.document, prepared.trial
-    covers, name = coverage_of(document), name_with_label(experiment.name, document)
-    plan = prepared.components.plan
+    name, description = prepared.experiment.name, prepared.experiment.description
+    plan, document = prepared.components.plan, prepared.folder.document
+    if label := document.get("label"):
+        name = f"{label} ({name})"
+    covers = coverage_of(document)
     guarantee, cautions = describe_plan(plan, covers, prepared.ledger.mode)
-    number = num_elements(trial.begun.params)
-    cautions += filter(None, (trial.untried, *trial.noticed))
-    if covers.mark:
-        cautions.append(f"ε {covers.mark}")
-    return Announcement(
-        title=f"{name}: {experiment.description}" if experiment.description else name,
-        training=f"training {number:,} params on {name_data(document['corpus'], plan.unit)}",
-        guarantee=guarantee,
-        cautions=tuple(cautions),
-    )
+    cautions += prepared.cautions
+    number, data = num_elements(prepared.begun.params), name_data(document["corpus"], plan.unit)
+    return (
+        f"{name}: {description}" if description else name,
+        f"training {number:,} params on {data}",
+        guarantee,
+    ), cautions
 
 
 def describe_plan(plan: AnyPlan, covers: Coverage, mode: str) -> tuple[str, list[str]]:
@@ -489,28 +439,28 @@ def describe_plan(plan: AnyPlan, covers: Coverage, mode: str) -> tuple[str, list
             f"the target ε of {target:g} pays for {affordable:,} of the {planned:,} planned "
             f"{turn}s, and the run stops there"
         )
+    if covers.mark:
+        cautions.append(f"ε {covers.mark}")
     return f"plan: {said}", cautions
 
 
-def round_line(
-    record: RoundRecord, headline: Measure | None = None, epsilon: float | None = None
-) -> str:
+def round_line(record: RoundRecord, ledger: Ledger, headline: Measure | None = None) -> str:
     """Return a round in a line for a log: ε so far, and the headline figure if it was measured.
 
     Args:
         record: The round's.
+        ledger: Of the run, whose charges so far are priced.
         headline: The measure that is shown.
-        epsilon: Of all charges so far; None for the record's, which may be that of some more.
     """
     released = record.released
-    value = None if headline is None else released.measured.get(headline.name)
-    spent = released.epsilon if epsilon is None else epsilon
     line = f"round {released.round_num}: no privacy, epsilon is infinite"
-    if spent is not None and released.delta is not None:
+    if released.delta is not None:
+        spent = rounded_up(ledger.epsilon().value, 3)
         line = (
-            f"round {released.round_num}: epsilon <= {rounded_up(spent, 3):.3f} at delta "
+            f"round {released.round_num}: epsilon <= {spent:.3f} at delta "
             f"{format_delta(released.delta)}"
         )
+    value = None if headline is None else released.measured.get(headline.name)
     if headline is None or value is None:
         return line
     return f"{line}, {headline.label} on public users {headline.text(value, 2)}"
@@ -539,20 +489,19 @@ def describe_folder(path: Path) -> str:
     return f"run folder: {path}; check it with: fedpriv verify {shlex.quote(str(path))}"
 
 
-def describe_early_end(summary: Mapping[str, Any]) -> str:
-    """Return why a finished run released fewer rounds than were planned; "" where it did not.
+def describe_early_end(state: LedgerState) -> str:
+    """Return how many rounds a finished run released, and why they are fewer than were planned.
 
-    Where none were planned: what of the budget it has used.
+    "" where they are not. Where none were planned: what of the budget it has used.
     """
-    planned = f"{summary['rounds_planned']} were planned"
-    match summary["stopped_early"]:
-        case "target-epsilon":
-            target = f"{summary['target_epsilon']:g}"
-            return f"{planned}, and one more would exceed the target ε of {target}"
-        case "lost-attempts":
-            return f"{planned}, and interrupted attempts used up the others' charges"
-        case "nothing-left":
-            return f"{planned}, and the algorithm had nothing left to ask"
-        case _:
-            pass
-    return "" if summary["rounds_planned"] is not None else summary["budget_used"]
+    plan = state.plan
+    why = {
+        "target-epsilon": f"one more would exceed the target ε of {plan.target_epsilon or 0:g}",
+        "lost-attempts": "interrupted attempts used up the others' charges",
+        "nothing-left": "the algorithm had nothing left to ask",
+    }.get(stopped_early(state) or "")
+    if why is not None:
+        return f"{state.rounds_done} rounds; {plan.planned_rounds} were planned, and {why}"
+    return (
+        "" if plan.planned_rounds is not None else f"{state.rounds_done} rounds; {state.used.text}"
+    )

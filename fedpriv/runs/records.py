@@ -90,23 +90,14 @@ def record_to_json(record: Released | Diagnostics) -> dict[str, Any]:
     suffix = "_public" if isinstance(record, Released) else ""
     values: dict[str, Any] = {}
     for name in record.__slots__:
+        value = getattr(record, name)
         if name == "measured":
-            values |= figures_as_json(record.measured, suffix)
-        elif name == "first_error" and getattr(record, name) is None:
-            continue
+            values |= figures_as_json(value, suffix)
         elif name == "decided":
-            values |= decided_as_json(getattr(record, name))
-        else:
-            values |= figures_as_json({name: getattr(record, name)}, "")
+            values |= figures_as_json({f"decided_{key}": number for key, number in value.items()})
+        elif name != "first_error" or value is not None:
+            values |= figures_as_json({name: value})
     return values
-
-
-_DECIDED = "decided_"
-
-
-def decided_as_json(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return what a method decided under the names that files have for it."""
-    return figures_as_json({_DECIDED + name: value for name, value in values.items()})
 
 
 def figures_as_json(values: Mapping[str, Any], suffix: str = "") -> dict[str, Any]:

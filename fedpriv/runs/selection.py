@@ -56,17 +56,12 @@ class Selection:
     reason: str = ""
     expected: str | None = None
 
-    @property
-    def is_public(self) -> bool:
-        """Whether no private training went into the selected model."""
-        return self.name in PUBLIC_MODELS
-
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values, for `summary.json`."""
         judged = {} if self.judgement is None else self.judgement.to_json()
         return {
             "selected": self.name,
-            "public": self.is_public,
+            "public": self.name in PUBLIC_MODELS,  # no private training went into it
             "sha256": params_sha256(self.params),
             "reason": self.reason,
             "expected": self.expected,

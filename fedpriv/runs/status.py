@@ -297,10 +297,11 @@ def run_status(folder: Path) -> RunStatus:
     ledger, document = run.state, run.document
     held = is_held(folder / "ledger.jsonl")  # looked at first: a server writes, then lets go
     status = read_server_status(folder)
+    said = status or ServerStatus(state="", changed="", started="")
     state = _state(status, held, finished=(folder / "summary.json").is_file())
     killed = state == "interrupted"
     refusal = read_refusal(folder)
-    if refusal is not None and status is not None and refusal.at < status.started:
+    if refusal is not None and refusal.at < said.started:
         refusal = None  # a later start was let go on
     plan = ledger.plan
     whole = plan.guaranteed() if plan.is_private else None
@@ -318,12 +319,12 @@ def run_status(folder: Path) -> RunStatus:
         lost_attempts=_lost(ledger, under_way=held and state != STATES[0]),
         spent=ledger.epsilon() if plan.is_private else None,
         guaranteed=whole,
-        nodes=None if status is None else status.nodes,
-        nodes_online=status.nodes_online if status is not None and held else None,
-        users=None if status is None or ledger.mode == "secure" else status.users,
-        last_round_ended=_last_round(folder, status),
-        last_error=f"{_KILLED}; {to_go_on(folder)}" if killed else status and status.last_error,
-        last_error_at=None if killed else status and status.last_error_at,
+        nodes=said.nodes,
+        nodes_online=said.nodes_online if held else None,
+        users=None if ledger.mode == "secure" else said.users,
+        last_round_ended=said.last_round_ended or _last_changed(folder / "rounds.jsonl"),
+        last_error=f"{_KILLED}; {to_go_on(folder)}" if killed else said.last_error,
+        last_error_at=None if killed else said.last_error_at,
         refused=refusal and refusal.why,
         refused_at=refusal and refusal.at,
     )
@@ -373,10 +374,7 @@ def _lost(ledger: LedgerState, *, under_way: bool) -> int:
     return len([charge for charge in ledger.lost if not under_way or charge not in pending])
 
 
-def _last_round(folder: Path, status: ServerStatus | None) -> str | None:
-    if status is not None and status.last_round_ended is not None:
-        return status.last_round_ended
-    rounds = folder / "rounds.jsonl"
-    if not rounds.is_file():
+def _last_changed(file: Path) -> str | None:
+    if not file.is_file():
         return None
-    return datetime.fromtimestamp(rounds.stat().st_mtime, UTC).isoformat(timespec="seconds")
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")

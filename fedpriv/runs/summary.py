@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -13,16 +12,17 @@ from fedpriv.experiments.experiment import Components
 from fedpriv.measures import PUBLIC_ONLY, Measure, figures_of
 from fedpriv.privacy.statement.stated import summary_values
 from fedpriv.runs.folder import RunFolder
-from fedpriv.runs.records import RoundRecord, measured
+from fedpriv.runs.records import RoundRecord, figures_as_json, measured
 from fedpriv.runs.selection import Selection
 from fedpriv.training.evaluate import measure_of
 from fedpriv.training.failures import mostly_failed
+from fedpriv.tree import Params
 
 
 def make_summary(
     components: Components,
     folder: RunFolder,
-    reached: Any,
+    returned: Params,
     record: RoundRecord | None,
     first_failure: str | None = None,
     selection: Selection | None = None,
@@ -33,15 +33,15 @@ def make_summary(
     Args:
         components: What was run.
         folder: Where it was kept.
-        reached: The last state that was released.
-        record: Of the last round; None if nothing was left to run, and the model is measured again.
+        returned: The model that the run returns.
+        record: Of the last round, where that made the model; else None, and it is measured again.
         first_failure: The kind and the places of the first error that made a user contribute zero
             since the run was started or resumed, where it was seen in this process.
-        selection: The model that the run returns, whose figures these are; None for the last.
+        selection: How it was selected; None where it is the last.
         backend: What it says of itself.
     """
     state, measures = folder.ledger.state, components.task.measures
-    figures = _measured(components, state.mode, reached, record, selection)
+    figures = _measured(components, state.mode, returned, record)
     return {
         **summary_values(state, folder.document),
         **figures,
@@ -79,32 +79,24 @@ def gain_of(
 def _measured(
     components: Components,
     mode: str,
-    state: Any,
+    returned: Params,
     record: RoundRecord | None,
-    selection: Selection | None,
 ) -> dict[str, float | None]:
     """Return the measures of the returned model: of rostered users, then of public ones."""
-    measures = figures_of(components.task.measures)
-    if selection is not None or record is None or _unmeasured(record):
+    measures, seen = figures_of(components.task.measures), None
+    if record is None:
         measure = measure_of(components.task)
-        params = components.algorithm.measured(state) if selection is None else selection.params
-        public = measured(measures, measure(params, public=True))
-        seen = measured(measures, measure(params, public=False) if mode == "simulation" else None)
+        public = measured(measures, measure(returned, public=True))
+        if mode == "simulation":
+            seen = measured(measures, measure(returned, public=False))
     else:
         public = record.released.measured
-        seen = dict[str, float | None]()
-        if record.diagnostics is not None:
-            seen |= record.diagnostics.measured
-    values = {measure.name: seen.get(measure.name) for measure in measures}
-    values |= {measure.released_name: public.get(measure.name) for measure in measures}
-    # JSON has no NaN: a figure that diverged is None.
-    return {n: v if v is not None and math.isfinite(v) else None for n, v in values.items()}
-
-
-def _unmeasured(record: RoundRecord) -> bool:
-    """Return whether the last round was not measured: an adaptive plan ends without notice."""
-    sides = [record.released, *([] if record.diagnostics is None else [record.diagnostics])]
-    return all(value is None for side in sides for value in side.measured.values())
+        seen = record.diagnostics and record.diagnostics.measured
+    names = [measure.name for measure in measures]
+    return {
+        **figures_as_json({name: None if seen is None else seen.get(name) for name in names}),
+        **figures_as_json({name: public.get(name) for name in names}, "_public"),
+    }
 
 
 def _diagnosed(folder: Path) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -16,7 +15,7 @@ from fedpriv.experiments.user_code import one_line
 from fedpriv.libraries import one_thread
 from fedpriv.privacy.epsilon import rounded_up_to, target_label
 from fedpriv.runs.backends import open_corpus, serial, serial_on
-from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
+from fedpriv.runs.prepared import PreparedRun, start_or_resume
 from fedpriv.studies.pool import Pool
 from fedpriv.studies.record import RUNS
 from fedpriv.studies.study import Resolver, Trial, load_study
@@ -189,27 +188,20 @@ def perform(trial: Trial, out: Path, device: str | None = None) -> float:
     started = time.perf_counter()
     folder = out / RUNS / trial.key
     make = serial if device is None else serial_on(device)
-    before = 0.0
-    if (folder / "experiment.json").is_file():
-        before = sum(r.get("seconds") or 0.0 for r in json_lines.read(folder / "diagnostics.jsonl"))
-        prepared = resume_run(folder, experiment=trial.experiment, make_backend=make, keep_last=1)
-    else:
-        public = _PUBLIC.get((trial.task_key, trial.seed))
-        shutil.rmtree(folder, ignore_errors=True)  # begun, and killed before it was a run
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        prepared = start_run(
-            trial.experiment,
-            trial.reference,
-            None if trial.corpus is None else open_corpus(str(trial.corpus)),
-            folder,
-            make_backend=make,
-            keep_last=1,
-            label=trial.method,
-            public=public,
-        )
-        if trial.task_key is not None and prepared.trial.public is not None:
-            _PUBLIC.clear()  # it holds two models
-            _PUBLIC[trial.task_key, trial.seed] = prepared.trial.public
+    before = sum(r.get("seconds") or 0.0 for r in json_lines.read(folder / "diagnostics.jsonl"))
+    prepared = start_or_resume(
+        trial.experiment,
+        trial.reference,
+        None if trial.corpus is None else open_corpus(str(trial.corpus)),
+        folder,
+        make_backend=make,
+        keep_last=1,
+        label=trial.method,
+        public=_PUBLIC.get((trial.task_key, trial.seed)),
+    )
+    if trial.task_key is not None and prepared.public is not None:
+        _PUBLIC.clear()  # it holds two models
+        _PUBLIC[trial.task_key, trial.seed] = prepared.public
     _check_level(trial, prepared)
     prepared.run()
     CheckpointStore(folder / "checkpoints", keep_last=1, keep_every=None).prune()

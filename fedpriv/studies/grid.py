@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,7 +20,7 @@ from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.privacy.trials import Trials
 from fedpriv.rng import Key
 from fedpriv.runs.document import write_json
-from fedpriv.runs.prepared import PreparedRun, resume_run, start_run
+from fedpriv.runs.prepared import start_or_resume
 from fedpriv.studies.private_selection import Score, private_study
 from fedpriv.tasks.checks import public_of_rostered
 
@@ -41,7 +40,6 @@ class GridStudy:
         measure: By which figure trials are compared, such as "accuracy_public"; None for the
             task's first. Only what was released will do: it is measured on public examples.
         secure: Entropy from the operating system instead of the experiment's seed.
-        make_backend: Makes the backend of a trial; None for the one in this process.
 
     Guarantees:
         * Every trial has one plan but for its bound: the same events, rounds, relation and δ. So
@@ -59,7 +57,6 @@ class GridStudy:
     trials: Trials
     measure: str | None = None
     secure: bool = False
-    make_backend: Any = None
 
     def __post_init__(self) -> None:
         number = 1
@@ -148,24 +145,18 @@ class GridStudy:
         return released_measure(made.task.measures, self.measure, equal)
 
     def _trial(self, settings: Mapping[str, Option], folder: Path, key: Key) -> None:
-        backend = {} if self.make_backend is None else {"make_backend": self.make_backend}
         options = dict(settings)
         if not self.secure:
             options["seed"] = int.from_bytes(key.fold("seed").to_bytes()[:4], "big")
         experiment = self.experiment.with_options(options)
-        if (folder / "experiment.json").is_file():
-            prepared: PreparedRun = resume_run(folder, experiment=experiment, **backend)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)  # begun, and killed before it was a run
-            prepared = start_run(
-                experiment,
-                self.reference,
-                self.corpus,
-                folder,
-                secure=self.secure,
-                trials=self.trials,
-                **backend,
-            )
+        prepared = start_or_resume(
+            experiment,
+            self.reference,
+            self.corpus,
+            folder,
+            secure=self.secure,
+            trials=self.trials,
+        )
         prepared.run(ends_if_all_fail=False)  # a setting that diverges is a bad one, and no error
 
 

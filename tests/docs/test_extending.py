@@ -156,7 +156,7 @@ def test_a_task_that_makes_no_examples_is_told_so_in_the_run_s_first_lines():
     Path("lines.py").write_text(source, "utf-8")
     said = command("run", "lines:experiment", "--out", "run").stderr.splitlines()
     assert sum("synthetic_batch()" in line for line in said[:6]) == 1
-    assert start("largest", "other").trial.untried  # made of the same task
+    assert "could not be tried" in start("largest", "other").cautions[0]  # made of the same task
 
 
 def test_a_local_option_is_an_option_of_the_experiment_and_reaches_workers():

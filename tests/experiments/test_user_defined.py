@@ -10,7 +10,8 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.report.comparison.groups import differences, read_groups, shared_options
 from fedpriv.report.page import render
 from fedpriv.report.run_record import read_run
-from fedpriv.runs.document import RunDescription, make_document
+from fedpriv.rng import Key
+from fedpriv.runs.document import make_document
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.sgd import as_client_optimizer
 from fedpriv.transform import Transform
@@ -81,10 +82,11 @@ def test_components_name_what_runs_in_the_place_of_options(changes, named):
 
 def test_a_run_folder_names_it():
     components = build(replace(quick(), task=with_optimizer))
-    document = make_document(RunDescription(components=components), {}, None)
+    begun = components.begin(Key.simulation(0))
+    document = make_document(components, {}, None, begun)
     assert document["user_defined"] == {"local.client_optimizer": "AdamW"}
     assert document["experiment"]["local.client_optimizer"] == "sgd"
-    plain = make_document(RunDescription(components=build(quick())), {}, None)
+    plain = make_document(build(quick()), {}, None, begun)
     assert "user_defined" not in plain
 
 

@@ -30,8 +30,8 @@ class Prepared:
         plan = self.plan()
         self.components = SimpleNamespace(plan=plan, task=SimpleNamespace(measures=UNNAMED))
         self.experiment = SimpleNamespace(name="[b]old", description="of [markup]", eval_every=5)
-        begun = SimpleNamespace(params={"w": np.zeros(1234)})
-        self.synthetic, self.trial = True, SimpleNamespace(untried="", noticed=(), begun=begun)
+        self.begun = SimpleNamespace(params={"w": np.zeros(1234)})
+        self.cautions = ()
         self.ledger = Ledger.in_memory(plan, mode="simulation")
         corpus = {"name": "toys", "num_users": 100, "synthetic": True}
         document = {"plan": plan.to_json(), "experiment": {}, "corpus": corpus}
@@ -102,10 +102,9 @@ def test_a_terminal_gets_a_line_that_is_rewritten_and_stays_as_it_was_last():
 
 
 def test_what_public_examples_alone_reach_is_next_to_the_metric_from_the_start():
-    to, prepared = console(), Prepared()
+    prepared = Prepared()
     prepared.folder.document["baseline"] = {"accuracy_public_only": 0.25}
-    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
-    first, *_, last = printed(to).splitlines()
+    first, *_, last = lines_of(prepared)
     assert "public-only 25.0% (not covered by ε)" in first
     assert last.endswith("accuracy 50.0%, public-only 25.0%")
 
@@ -118,8 +117,8 @@ def test_elsewhere_nothing_is_printed_unless_asked_for():
 
 def lines_of(prepared):
     to = console()
-    follow(prepared, console=to, shown=True, head=False, clock=prepared.clock)
-    return printed(to).splitlines()
+    follow(prepared, console=to, shown=True, clock=prepared.clock)
+    return [line for line in printed(to).splitlines() if line.startswith("[b]old (synthetic): ")]
 
 
 def test_lines_come_every_few_seconds_and_end_with_the_last_round():
@@ -159,7 +158,7 @@ def test_what_is_done_before_the_first_round_is_said_until_it_ends():
 
     prepared.run = stopped
     with pytest.raises(KeyboardInterrupt):
-        follow(prepared, console=to, head=False)
+        follow(prepared, console=to)
     before, name, after = printed(to).rpartition("[b]old")
     assert "loading an encoder" in before and "encoder" not in after
     assert name and "round 1 of 30" in after, after

@@ -98,7 +98,7 @@ def test_a_secure_run_that_asks_for_them_says_so(tmp_path):
 def test_what_is_drawn_or_a_pattern_is_not(tmp_path, secure):
     for number, module in enumerate((Patterns, lambda: nn.Linear(4, 2))):
         prepared = accepted(tmp_path / str(number), task(module=module), secure=secure)
-        assert prepared.trial.begun.facts == {"kind": "fresh"}
+        assert prepared.begun.facts == {"kind": "fresh"}
         assert coverage_of(prepared.folder.document).not_covered == ()
 
 
@@ -128,7 +128,7 @@ def test_a_file_replaces_what_is_trained(tmp_path):
     file = max((tmp_path / "first" / "checkpoints").glob("*.safetensors"))
     made = task(module=loading)
     prepared = accepted(tmp_path / "run", made, start="file", start_file=str(file))
-    assert "brought" not in prepared.trial.begun.facts
+    assert "brought" not in prepared.begun.facts
 
 
 def test_single_examples_and_centralised_tasks_likewise():

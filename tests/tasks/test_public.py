@@ -12,15 +12,14 @@ from fedpriv.privacy.statement.coverage import coverage_of
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.report.export import export_run
 from fedpriv.runs.document import read_document
-from fedpriv.runs.progress import head_lines
+from fedpriv.runs.progress import announce
 from tests.tasks.people import USERS, accepted, experiment, person, task
 
 
 def noticed(folder, *, secure=False, **changes):
     prepared = accepted(folder, task(**changes), secure=secure)
-    head = "\n".join(head_lines(prepared))
-    assert all(line in head for line in prepared.trial.noticed)
-    return prepared.trial.noticed
+    assert {*prepared.cautions} <= {*announce(prepared)[1]}
+    return prepared.cautions
 
 
 def mixed():

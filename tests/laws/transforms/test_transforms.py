@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
-from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.optimizers import (
     adagrad,
     adam,
@@ -165,8 +164,8 @@ class TestEvery:
             memory={"optimizer": transform.init(copied(params)), "aggregate": average.init(params)},
             numbers={"update_norm": 0.0},
         )
-        RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {}).keep(kept)
-        again = RunFolder(tmp_path, StubLedger(), CheckpointStore(tmp_path / "c"), {})
+        RunFolder(tmp_path, StubLedger(), {}).keep(kept)
+        again = RunFolder(tmp_path, StubLedger(), {})
         found = again.resume(first)
         assert same(found.params, kept.params) and same(found.memory["optimizer"], state)
         assert same(found.memory["aggregate"], averaged)

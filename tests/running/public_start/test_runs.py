@@ -136,13 +136,13 @@ def test_public_examples_to_learn_from_that_are_somebodys(tmp_path):
     """The ε of the run does not hold for user u03."""
     own = {"public_train": tuple(map(np.concatenate, zip(person(3), person(99), strict=True)))}
     prepared = start_run(of_users(start="public", **own), None, None, tmp_path / "r")
-    assert "6 of 12" in prepared.trial.noticed[0]
+    assert "6 of 12" in prepared.cautions[0]
     prepared.folder.close()
     [said] = coverage_of(prepared.folder.document).not_covered
     assert said == "a start from public examples, some of which equal rostered users'"
     prepared = start_run(of_users(**own), None, None, tmp_path / "fresh")  # nothing is taken over
     prepared.folder.close()
-    assert prepared.trial.noticed and coverage_of(prepared.folder.document).not_covered == ()
+    assert prepared.cautions and coverage_of(prepared.folder.document).not_covered == ()
 
 
 def test_what_public_examples_alone_reach_does_not_begin_where_a_warm_start_ends():

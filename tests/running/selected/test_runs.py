@@ -213,8 +213,7 @@ def test_a_model_that_is_not_finite_is_no_candidate(corpus, folders, tmp_path):
     topical.start(corpus, tmp_path / "r", server_learning_rate=3e38, select="last").run()
     prepared = topical.start(corpus, tmp_path / "s")
     broken = {n: np.full_like(a, np.nan) for n, a in iterate(checkpoint(folders["gains"])).items()}
-    trial = prepared.trial
-    found = select(prepared.components, trial.begun, trial.public, {"last": broken})
+    found = select(prepared.components, prepared.begun, prepared.public, {"last": broken})
     prepared.folder.close()
     assert found.name in found.judgement.judged
     assert {*found.judgement.judged} <= {"public-only", "start"}
