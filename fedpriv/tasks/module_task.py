@@ -123,9 +123,6 @@ class ArrayUsers:
     Args:
         users: By id.
 
-    Attributes:
-        users: The same, as arrays where a plain dict holds what can be taken.
-
     Raises:
         ValueError: If there is no user, or a plain dict holds for no one what can be taken.
     """
@@ -137,13 +134,9 @@ class ArrayUsers:
                 "id to examples, such as a dict: dict(pairs) makes one of (id, examples) pairs"
             )
         check_distinct(users)
-        self.users: Mapping[str, ArrayLike] = users
-        self._in_memory = isinstance(users, dict | UserRows)
-        if isinstance(users, dict):
-            found = {user_id: self.found(user_id) for user_id in users}
-            if all(own is None for own in found.values()):
-                self.examples(next(iter(users)))  # raises
-            self.users = {u: users[u] if own is None else own for u, own in found.items()}
+        self.users = users
+        if isinstance(users, dict) and all(self.found(user_id) is None for user_id in users):
+            self.examples(next(iter(users)))  # raises
 
     def __contains__(self, user_id: str) -> bool:
         return user_id in self.users
@@ -171,7 +164,7 @@ class ArrayUsers:
 
         Users of a mapping that may read files are not looked at: 0.
         """
-        if not self._in_memory:
+        if not isinstance(self.users, dict | UserRows):
             return 0
         left, equal = Counter(_contents(others)), 0
         for user_id in self.users:
@@ -180,13 +173,8 @@ class ArrayUsers:
                 equal += sum(left.pop(content, 0) for content in _contents(own))
         return equal
 
-    def sha256(self) -> str | None:
-        """Return a digest of all users' examples, each read once; None if they are elsewhere.
-
-        Private, as the examples are.
-        """
-        if isinstance(self.users, RemoteUsers):
-            return None
+    def sha256(self) -> str:
+        """Return a digest of all users' examples, each read once: private, as they are."""
         found = sha256()
         for user_id in sorted(self.users):
             try:
@@ -452,7 +440,7 @@ class ModuleTask(Task):
         """Return digests of users' examples and of those that belong to no rostered user."""
         found = {n: fingerprint(own.x, own.y) for n, own in self._sets.items() if own is not None}
         found.pop("synthetic_batch", None)
-        return {"private": self.data.sha256() or "", **found}
+        return {"private": self.data.sha256(), **found}
 
     @property
     def user_defined(self) -> Mapping[str, str]:
