@@ -433,7 +433,8 @@ class ModuleTask(Task):
         check_module(self._make())
         self._personal = personal
         self._own_start = {} if personal is None else self._personal_start(personal)
-        self._measures = None if measures is None else with_loss(measures, loss)
+        if measures is not None:
+            self._module_measures = with_loss(measures, loss)
         self._checked = False
 
     def _hash_examples(self) -> dict[str, str]:
@@ -453,7 +454,7 @@ class ModuleTask(Task):
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The measures, the headline first."""
-        return tuple(own.measure for own in self._module_measures())
+        return tuple(own.measure for own in self._module_measures)
 
     def init_params(self, key: Key) -> Params:
         """Return the module's own initialisation, drawn from the key."""
@@ -578,18 +579,17 @@ class ModuleTask(Task):
                 "single examples are drawn, and nothing public says their shape and dtype: give "
                 "public examples, or a synthetic_batch"
             )
-        filled = [
-            (place, self.data.examples(user), own[own != EMPTY])
-            for place, (user, own) in enumerate(zip(self.roster, slots, strict=True))
-            if (own != EMPTY).any()
-        ]
-        if not filled:
+        if (slots == EMPTY).all():
             raise ValueError("no user has an example; give some")
         x, y = (
             np.zeros((*slots.shape, *found.shape[1:]), found.dtype)
             for found in (model_inputs(declared.x[:1]), model_targets(declared.y[:1]))
         )
-        for place, own, kept in filled:
+        for place, (user_id, row) in enumerate(zip(self.roster, slots, strict=True)):
+            kept = row[row != EMPTY]
+            if not len(kept):
+                continue
+            own = self.data.examples(user_id)
             if not same_format(own, declared):
                 slots[place] = EMPTY
                 continue
@@ -616,7 +616,7 @@ class ModuleTask(Task):
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return what `measures` names."""
         return combined(
-            module_metrics(module, self._module_measures(), own.x, own.y, share)
+            module_metrics(module, self._module_measures, own.x, own.y, share)
             for _, module, own, share in self._models(params, public=public, part=part)
         )
 
@@ -628,14 +628,14 @@ class ModuleTask(Task):
         Of rostered users' it is a diagnostic, which no ε covers.
         """
         module = self._model(params).eval()
-        return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
+        return module_metrics(module, self._module_measures, examples.x, examples.y, part)
 
     def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
         """Return how much is measured of each rostered user, and the sum of the headline over it.
 
         None where test examples were not given by user, or the headline is no mean.
         """
-        headline, counts = self._module_measures()[0], self._test_counts
+        headline, counts = self._module_measures[0], self._test_counts
         if counts is None or self._sets["test"] is None or headline.value_is != "mean":
             return None
         sizes, sums = np.zeros(len(counts), np.int64), np.zeros(len(counts))
@@ -649,7 +649,7 @@ class ModuleTask(Task):
         self, params: Params, *, public: bool, part: Part = WHOLE
     ) -> ClassScores | None:
         """Return softmax of the outputs and the targets; None where it is no classification."""
-        if not classifies(self._module_measures()):
+        if not classifies(self._module_measures):
             return None
         return (
             block
@@ -772,7 +772,7 @@ class ModuleTask(Task):
     def _majority(self, measured_on: str) -> float | None:
         """Return the share of the commonest class among what accuracy is measured on."""
         examples = self._sets[measured_on]
-        if examples is None or not classifies(self._module_measures()):
+        if examples is None or not classifies(self._module_measures):
             return None
         return commonest_share(examples.y)
 
@@ -815,7 +815,7 @@ class ModuleTask(Task):
         examples, drawn = self._batch
         batch = _few(examples, _LOOKED_AT)
         if batch is not None:
-            measures = self._module_measures()
+            measures = self._module_measures
 
             def measured(outputs: torch.Tensor, targets: torch.Tensor) -> None:
                 for own in measures:
@@ -826,13 +826,15 @@ class ModuleTask(Task):
             check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
         self._checked = True
 
+    @cached_property
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:
-        """Return the measures given, or those that fit outputs on public or synthetic examples."""
-        if self._measures is None:  # users may be files: nothing is read before it is needed
-            few = _few(self._batch[0], _LOOKED_AT)
-            found = () if few is None else fitting_measures(self._make(), few.x, few.y)
-            self._measures = with_loss(found, self._loss)
-        return self._measures
+        """Those given, or those that fit outputs on public or synthetic examples.
+
+        Users may be files: nothing is read before it is needed.
+        """
+        few = _few(self._batch[0], _LOOKED_AT)
+        found = () if few is None else fitting_measures(self._make(), few.x, few.y)
+        return with_loss(found, self._loss)
 
 
 def _few(batch: ArrayExamples | None, number: int) -> ArrayExamples | None:
