@@ -788,11 +788,13 @@ class ModuleTask(Task):
                 f"test examples of {strangers[0]!r}, who has no training examples: test examples "
                 "are of rostered users; give those of others as public"
             )
-        users = ArrayUsers(dict(test)) if test else None
-        found = {u: one for u in test if users and (one := users.found(u)) is not None}
-        forms = Counter(map(_format, found.values()))
-        common = max(forms, key=lambda form: (forms[form], repr(form)), default=None)
-        found = {u: one for u, one in found.items() if _format(one) == common}
+        if not test:
+            return None
+        users = ArrayUsers(dict(test))
+        given = {u: one for u in self.roster if u in users and (one := users.found(u)) is not None}
+        forms = Counter(map(_format, given.values()))
+        common = max(forms, key=lambda form: (forms[form], repr(form)))
+        found = {u: one for u, one in given.items() if _format(one) == common}
         if len(found) < len(test):
             _LOG.warning(
                 "test examples of %d of %d users are left out: they are no arrays in the shape and "
@@ -802,11 +804,8 @@ class ModuleTask(Task):
             )
         counts = [len(found[u]) if u in found else 0 for u in self.roster]
         self._test_counts = np.array(counts, np.int64)
-        own = [found[u] for u in self.roster if u in found]
-        if not own:
-            return None
-        x, y = (np.concatenate([getattr(one, name) for one in own]) for name in ("x", "y"))
-        return ArrayExamples(x=x, y=y)
+        x, y = zip(*((one.x, one.y) for one in found.values()), strict=True)
+        return ArrayExamples(x=np.concatenate(x), y=np.concatenate(y))
 
     def _check_loss(self) -> None:
         """Look at the module, the loss and the measures once, on public or synthetic examples."""
