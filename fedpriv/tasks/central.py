@@ -11,6 +11,7 @@ users' examples in one place; federated averaging samples users instead (ULS).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedpriv.datasets.stackexchange.rosters import ordinal_hashes, training_set_sha256
-from fedpriv.measures import ACCURACY, LOSS, Measure, check_measures
+from fedpriv.measures import ACCURACY, LOSS, Measure
 from fedpriv.mechanisms import SideInformation
 from fedpriv.privacy.plan import BY_EXAMPLE, Unit
 from fedpriv.privacy.sampling import DevicesSampler, Sampler
@@ -29,7 +30,7 @@ from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part
 from fedpriv.training.per_example.example_sum import ExampleGradients, example_ids
 from fedpriv.training.public_learning import PublicLearner, learner_of
 from fedpriv.training.public_selection import PublicFold
-from fedpriv.training.stopping import end_if_interrupted
+from fedpriv.training.work import size_of
 from fedpriv.tree import Params, brought_in
 
 _SALT = "fedpriv examples of a user 1"  # fixed for ever: changing it changes which examples train
@@ -135,7 +136,6 @@ class CentralTask(BaseTask):
     data = None
 
     def __post_init__(self) -> None:
-        check_measures(self.measures)
         object.__setattr__(self, "roster", example_ids(self.num_train))
         if self.num_train < 2:
             raise ValueError(f"{self.num_train} training examples are too few; give at least 2")
@@ -319,11 +319,7 @@ def by_example(task: Task, examples_per_user: int) -> UsersExamples:
     most = positive_int("examples_per_user", examples_per_user)
     slots = np.full((len(task.roster), most), EMPTY)
     for place, user_id in enumerate(task.roster):
-        try:
-            number = task.data.num_examples(user_id)
-        except Exception as error:  # cannot be had: the user contributes zero
-            end_if_interrupted(error)
-            number = 0
+        number = size_of(task.data, user_id, sys.maxsize)
         kept = kept_examples(user_id, number, most)
         slots[place, : len(kept)] = kept
     return UsersExamples(

@@ -47,6 +47,7 @@ from fedpriv.training.bounded_sum import NotFiniteError
 from fedpriv.training.evaluate import FEW, Metrics
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.independence import differs, keeps_state, refuse_dependence
+from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import unlike_streams
 from fedpriv.training.work import Attempt, Trainer, Trainers, Users, Work, as_works, find_work
@@ -108,10 +109,11 @@ class SyntheticUsers:
         self._batches: dict[str, Any] = dict.fromkeys((FIRST, SECOND, ALL), batch)
         if size := _size(batch):
             few = np.arange(min(size, _FEW_EXAMPLES))
-            halves = (few[::2], few[1::2]) if size > 1 else (few, few)
-            many = np.arange(max(size, _MANY)) % size
-            for user, index in zip(self._batches, (*halves, many), strict=True):
-                self._batches[user] = _taken(batch, index)
+            self._batches = {
+                FIRST: _taken(batch, few[::2]),
+                SECOND: _taken(batch, few[1::2] if size > 1 else few),
+                ALL: _taken(batch, np.arange(max(size, _MANY)) % size),
+            }
         if (larger := _larger(self._batches[SECOND])) is not None:
             self._batches[LARGE] = larger
 
@@ -210,68 +212,63 @@ def check_work(
     """
     make = partial(fresh, request.work)
     work = make()
-    bounds = [attempt.bound]
-    if isinstance(work, Trainer):
-        # Of many users at once: a mean of both adds up unless they are clipped, and clipped a scale
-        # that both have in common does not show.
-        bounds = [Clip(l2_clip_norm=1e100), Clip(l2_clip_norm=1e-12)]
-    attempts = [replace(attempt, bound=bound) for bound in bounds]
+    bounds = _tried_bounds(work, attempt.bound)
     whole = bounds[0].granularity is not None
 
-    def total(work: Work, *users: str, by: Attempt = attempts[0], at: Params | None = None) -> Tree:
+    def ask(own: Work, *users: str, by: Bound = bounds[0], at: Params | None = None) -> PartialSum:
         asked = request if at is None else replace(request, params=at)
-        return ask_synthetic(work, asked, by, data, *users).total
+        return ask_synthetic(own, asked, replace(attempt, bound=by), data, *users)
 
-    def train(users: Sequence[str]) -> list[Tree]:
+    def ask_each(users: Sequence[str], by: Bound = bounds[0]) -> list[PartialSum]:
         own = make()
-        return [total(own, user) for user in users]
+        return [ask(own, user, by=by) for user in users]
 
     users = list(data.user_ids)
     if LARGE in users:
         try:
-            train([LARGE])
+            ask_each([LARGE])
         except Exception as error:
             end_if_interrupted(error)
             users.remove(LARGE)
     passes = _PASSES if tree.num_elements(request.params) <= _CHEAP else 2
-    refuse_dependence(train, users, of=type(work).__name__, whole=whole, passes=passes)
-    for by in attempts[-1:] if isinstance(work, Trainer) else (attempt, *_tiny(attempt)):
-        _refuse_longer(partial(ask_synthetic, make(), request, by, data), by.bound, users)
-    for by in attempts:
-        both, *parts = (
-            total(make(), *own, by=by) for own in ((SECOND, FIRST), (FIRST,), (SECOND,))
-        )
-        if differs(both, *parts, whole=whole):
+    refuse_dependence(
+        lambda order: [found.total for found in ask_each(order)],
+        users,
+        of=type(work).__name__,
+        whole=whole,
+        passes=passes,
+    )
+    alone = [(bound, dict(zip(users, ask_each(users, bound), strict=True))) for bound in bounds]
+    for bound, found in alone:
+        if isinstance(bound, OutputSensitivity):  # says how far apart results are
+            continue
+        for length in (tree.l2_norm(own.real()) for own in found.values()):
+            if not length <= bound.sum_limit(1) * (1.0 + EXCESS):
+                raise ValueError(
+                    f"a synthetic user's contribution has the norm {length:g}, and {bound!r} "
+                    "lets it have less; bound it, or leave that to UserTrainer"
+                )
+    for bound, found in alone:
+        both = ask(make(), SECOND, FIRST, by=bound)
+        if differs(both.total, found[FIRST].total, found[SECOND].total, whole=whole):
             raise keeps_state(type(work).__name__)
     # A loss may need more examples than half a batch has: of pairs, or of one kind of them.
-    refuse_untrained(lambda at: total(work, FIRST, SECOND, ALL, at=at), request.params, trained)
+    refuse_untrained(lambda at: ask(work, FIRST, SECOND, ALL, at=at).total, request.params, trained)
 
 
-def _tiny(attempt: Attempt) -> list[Attempt]:
-    """Return the attempt with a bound that everybody's contribution exceeds, if it is of a norm."""
-    inner, tiny = getattr(attempt.bound, "bound", attempt.bound), Clip(l2_clip_norm=1e-12)
-    if not isinstance(inner, (Clip, Normalise)):
-        return []
-    bound = tiny if attempt.bound.granularity is None else Rounded(bound=tiny)
-    return [replace(attempt, bound=bound)]
+def _tried_bounds(work: Work, own: Bound) -> list[Bound]:
+    """Return the bounds that work is tried by, the loosest first.
 
-
-def _refuse_longer(ask: Callable[[str], PartialSum], bound: Bound, users: Sequence[str]) -> None:
-    """Refuse work that lets a user's contribution exceed the bound.
-
-    Raises:
-        ValueError: If that is so of a synthetic user.
+    A mean of many users adds up unless they are clipped, and clipped a scale that they have in
+    common does not show: a trainer of many users at once is tried both ways. Other work bounds by
+    itself, and is tried by its own bound, and by one of a norm that everybody exceeds.
     """
-    if isinstance(bound, OutputSensitivity):  # says how far apart results are
-        return
-    most = bound.sum_limit(1) * (1.0 + EXCESS)
-    for user in users:
-        length = tree.l2_norm(ask(user).real())
-        if not length <= most:
-            raise ValueError(
-                f"a synthetic user's contribution has the norm {length:g}, and {bound!r} "
-                "lets it have less; bound it, or leave that to UserTrainer"
-            )
+    tiny = Clip(l2_clip_norm=1e-12)
+    if isinstance(work, Trainer):
+        return [Clip(l2_clip_norm=1e100), tiny]
+    if not isinstance(getattr(own, "bound", own), (Clip, Normalise)):
+        return [own]
+    return [own, tiny if own.granularity is None else Rounded(bound=tiny)]
 
 
 # Of a large roster so many users are looked for, from all over it.
@@ -511,8 +508,6 @@ def check_task(task: Task, *, learning_rate: float = 0.1) -> None:
             finite or of other tensors than the params, or a tensor to be trained does not move.
         KeepsStateError: A ValueError; if one user changes what another contributes.
     """
-    from fedpriv.training.local.schedule import Schedule
-
     check_parts(task, type(task).__name__)
     make = partial(task.trainer, Schedule(learning_rate=learning_rate), {})
     trainer, params, batch = make(), task.init_params(_KEY), task.synthetic_batch()
@@ -572,9 +567,6 @@ def try_central_task(task: CentralTask, params: Params) -> Metrics | None:
     return found
 
 
-Outputs = Callable[[Params], np.ndarray | None]
-"""From params to what the model answers to the same few examples; None where nothing does."""
-
 _MOVES = Key.simulation(0).fold("guards")
 # How far tensors are moved, in their own lengths, until one step shows what is looked for: at the
 # first a deep model is still itself, at the second a unit that was off may be on.
@@ -632,15 +624,14 @@ def refuse_untrained(
         still = [name for name in still if name in found and _is_zero(found[name])]
         if not still:
             return
-    if still:
-        raise ValueError(
-            f"no update moves tensor {_listed(still)}, which is to be trained: two steps on public "
-            "or synthetic examples leave it exactly where it is, so that a run would give it noise "
-            "alone; let the loss depend on it (no detach(), no no_grad(), no copy of it made "
-            "beforehand, on another device say), try it on examples that use it (inputs that are "
-            "all zero do not), or freeze it (requires_grad_(False)), as the bias of an attention's "
-            "keys or before a normalisation, which moves no output"
-        )
+    raise ValueError(
+        f"no update moves tensor {_listed(still)}, which is to be trained: two steps on public "
+        "or synthetic examples leave it exactly where it is, so that a run would give it noise "
+        "alone; let the loss depend on it (no detach(), no no_grad(), no copy of it made "
+        "beforehand, on another device say), try it on examples that use it (inputs that are "
+        "all zero do not), or freeze it (requires_grad_(False)), as the bias of an attention's "
+        "keys or before a normalisation, which moves no output"
+    )
 
 
 def _is_zero(tensor: tree.Tensor) -> bool:
@@ -683,13 +674,15 @@ def refuse_unused(task: BaseTask, params: Params) -> None:
     )
 
 
-def refuse_unsaved(algorithm: Algorithm, params: Params, outputs: Outputs) -> None:
+def refuse_unsaved(
+    algorithm: Algorithm, params: Params, outputs: Callable[[Params], np.ndarray | None]
+) -> None:
     """Refuse a model that is another one after it was saved and loaded, or exported.
 
     Args:
         algorithm: Whose state is saved.
         params: Where training starts; not changed.
-        outputs: What the model answers.
+        outputs: From params to what the model answers to the same few examples; None for nothing.
 
     Raises:
         ValueError: Names the first tensor that is lost or changed; or says that what the model

@@ -39,8 +39,6 @@ from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.tree import Params
 
-Inputs = Callable[[Any], np.ndarray]
-
 # Test examples that say what a module's outputs look like.
 _LOOKED_AT = 2
 
@@ -91,7 +89,7 @@ def module_task(
     data: Dataset,
     make: Callable[[], nn.Module],
     loss: Callable[[Tensor, Tensor], Tensor],
-    inputs: Inputs = np.asarray,
+    inputs: Callable[[Any], np.ndarray] = np.asarray,
     *,
     reconstruct: bool = False,
     measures: Sequence[ModuleMeasure] | None = None,

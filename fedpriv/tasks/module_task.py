@@ -123,9 +123,6 @@ class ArrayUsers:
     Args:
         users: By id.
 
-    Attributes:
-        users: The same, as arrays where a plain dict holds what can be taken.
-
     Raises:
         ValueError: If there is no user, or a plain dict holds for no one what can be taken.
     """
@@ -137,13 +134,9 @@ class ArrayUsers:
                 "id to examples, such as a dict: dict(pairs) makes one of (id, examples) pairs"
             )
         check_distinct(users)
-        self.users: Mapping[str, ArrayLike] = users
-        self._in_memory = isinstance(users, dict | UserRows)
-        if isinstance(users, dict):
-            found = {user_id: self.found(user_id) for user_id in users}
-            if all(own is None for own in found.values()):
-                self.examples(next(iter(users)))  # raises
-            self.users = {u: users[u] if own is None else own for u, own in found.items()}
+        self.users = users
+        if isinstance(users, dict) and all(self.found(user_id) is None for user_id in users):
+            self.examples(next(iter(users)))  # raises
 
     def __contains__(self, user_id: str) -> bool:
         return user_id in self.users
@@ -171,7 +164,7 @@ class ArrayUsers:
 
         Users of a mapping that may read files are not looked at: 0.
         """
-        if not self._in_memory:
+        if not isinstance(self.users, dict | UserRows):
             return 0
         left, equal = Counter(_contents(others)), 0
         for user_id in self.users:
@@ -180,13 +173,8 @@ class ArrayUsers:
                 equal += sum(left.pop(content, 0) for content in _contents(own))
         return equal
 
-    def sha256(self) -> str | None:
-        """Return a digest of all users' examples, each read once; None if they are elsewhere.
-
-        Private, as the examples are.
-        """
-        if isinstance(self.users, RemoteUsers):
-            return None
+    def sha256(self) -> str:
+        """Return a digest of all users' examples, each read once: private, as they are."""
         found = sha256()
         for user_id in sorted(self.users):
             try:
@@ -445,14 +433,15 @@ class ModuleTask(Task):
         check_module(self._make())
         self._personal = personal
         self._own_start = {} if personal is None else self._personal_start(personal)
-        self._measures = None if measures is None else with_loss(measures, loss)
+        if measures is not None:
+            self._module_measures = with_loss(measures, loss)
         self._checked = False
 
     def _hash_examples(self) -> dict[str, str]:
         """Return digests of users' examples and of those that belong to no rostered user."""
         found = {n: fingerprint(own.x, own.y) for n, own in self._sets.items() if own is not None}
         found.pop("synthetic_batch", None)
-        return {"private": self.data.sha256() or "", **found}
+        return {"private": self.data.sha256(), **found}
 
     @property
     def user_defined(self) -> Mapping[str, str]:
@@ -465,7 +454,7 @@ class ModuleTask(Task):
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The measures, the headline first."""
-        return tuple(own.measure for own in self._module_measures())
+        return tuple(own.measure for own in self._module_measures)
 
     def init_params(self, key: Key) -> Params:
         """Return the module's own initialisation, drawn from the key."""
@@ -590,18 +579,17 @@ class ModuleTask(Task):
                 "single examples are drawn, and nothing public says their shape and dtype: give "
                 "public examples, or a synthetic_batch"
             )
-        filled = [
-            (place, self.data.examples(user), own[own != EMPTY])
-            for place, (user, own) in enumerate(zip(self.roster, slots, strict=True))
-            if (own != EMPTY).any()
-        ]
-        if not filled:
+        if (slots == EMPTY).all():
             raise ValueError("no user has an example; give some")
         x, y = (
             np.zeros((*slots.shape, *found.shape[1:]), found.dtype)
             for found in (model_inputs(declared.x[:1]), model_targets(declared.y[:1]))
         )
-        for place, own, kept in filled:
+        for place, (user_id, row) in enumerate(zip(self.roster, slots, strict=True)):
+            kept = row[row != EMPTY]
+            if not len(kept):
+                continue
+            own = self.data.examples(user_id)
             if not same_format(own, declared):
                 slots[place] = EMPTY
                 continue
@@ -628,7 +616,7 @@ class ModuleTask(Task):
     def evaluate(self, params: Params, *, public: bool, part: Part = WHOLE) -> Metrics | None:
         """Return what `measures` names."""
         return combined(
-            module_metrics(module, self._module_measures(), own.x, own.y, share)
+            module_metrics(module, self._module_measures, own.x, own.y, share)
             for _, module, own, share in self._models(params, public=public, part=part)
         )
 
@@ -640,14 +628,14 @@ class ModuleTask(Task):
         Of rostered users' it is a diagnostic, which no ε covers.
         """
         module = self._model(params).eval()
-        return module_metrics(module, self._module_measures(), examples.x, examples.y, part)
+        return module_metrics(module, self._module_measures, examples.x, examples.y, part)
 
     def held_out_by_user(self, params: Params) -> tuple[np.ndarray, np.ndarray] | None:
         """Return how much is measured of each rostered user, and the sum of the headline over it.
 
         None where test examples were not given by user, or the headline is no mean.
         """
-        headline, counts = self._module_measures()[0], self._test_counts
+        headline, counts = self._module_measures[0], self._test_counts
         if counts is None or self._sets["test"] is None or headline.value_is != "mean":
             return None
         sizes, sums = np.zeros(len(counts), np.int64), np.zeros(len(counts))
@@ -661,7 +649,7 @@ class ModuleTask(Task):
         self, params: Params, *, public: bool, part: Part = WHOLE
     ) -> ClassScores | None:
         """Return softmax of the outputs and the targets; None where it is no classification."""
-        if not classifies(self._module_measures()):
+        if not classifies(self._module_measures):
             return None
         return (
             block
@@ -784,7 +772,7 @@ class ModuleTask(Task):
     def _majority(self, measured_on: str) -> float | None:
         """Return the share of the commonest class among what accuracy is measured on."""
         examples = self._sets[measured_on]
-        if examples is None or not classifies(self._module_measures()):
+        if examples is None or not classifies(self._module_measures):
             return None
         return commonest_share(examples.y)
 
@@ -800,11 +788,13 @@ class ModuleTask(Task):
                 f"test examples of {strangers[0]!r}, who has no training examples: test examples "
                 "are of rostered users; give those of others as public"
             )
-        users = ArrayUsers(dict(test)) if test else None
-        found = {u: one for u in test if users and (one := users.found(u)) is not None}
-        forms = Counter(map(_format, found.values()))
-        common = max(forms, key=lambda form: (forms[form], repr(form)), default=None)
-        found = {u: one for u, one in found.items() if _format(one) == common}
+        if not test:
+            return None
+        users = ArrayUsers(dict(test))
+        given = {u: one for u in self.roster if u in users and (one := users.found(u)) is not None}
+        forms = Counter(map(_format, given.values()))
+        common = max(forms, key=lambda form: (forms[form], repr(form)))
+        found = {u: one for u, one in given.items() if _format(one) == common}
         if len(found) < len(test):
             _LOG.warning(
                 "test examples of %d of %d users are left out: they are no arrays in the shape and "
@@ -814,11 +804,8 @@ class ModuleTask(Task):
             )
         counts = [len(found[u]) if u in found else 0 for u in self.roster]
         self._test_counts = np.array(counts, np.int64)
-        own = [found[u] for u in self.roster if u in found]
-        if not own:
-            return None
-        x, y = (np.concatenate([getattr(one, name) for one in own]) for name in ("x", "y"))
-        return ArrayExamples(x=x, y=y)
+        x, y = zip(*((one.x, one.y) for one in found.values()), strict=True)
+        return ArrayExamples(x=np.concatenate(x), y=np.concatenate(y))
 
     def _check_loss(self) -> None:
         """Look at the module, the loss and the measures once, on public or synthetic examples."""
@@ -827,7 +814,7 @@ class ModuleTask(Task):
         examples, drawn = self._batch
         batch = _few(examples, _LOOKED_AT)
         if batch is not None:
-            measures = self._module_measures()
+            measures = self._module_measures
 
             def measured(outputs: torch.Tensor, targets: torch.Tensor) -> None:
                 for own in measures:
@@ -838,13 +825,15 @@ class ModuleTask(Task):
             check_loss(module, self._loss, batch.x, batch.y, drawn=drawn, measured=measured)
         self._checked = True
 
+    @cached_property
     def _module_measures(self) -> tuple[ModuleMeasure, ...]:
-        """Return the measures given, or those that fit outputs on public or synthetic examples."""
-        if self._measures is None:  # users may be files: nothing is read before it is needed
-            few = _few(self._batch[0], _LOOKED_AT)
-            found = () if few is None else fitting_measures(self._make(), few.x, few.y)
-            self._measures = with_loss(found, self._loss)
-        return self._measures
+        """Those given, or those that fit outputs on public or synthetic examples.
+
+        Users may be files: nothing is read before it is needed.
+        """
+        few = _few(self._batch[0], _LOOKED_AT)
+        found = () if few is None else fitting_measures(self._make(), few.x, few.y)
+        return with_loss(found, self._loss)
 
 
 def _few(batch: ArrayExamples | None, number: int) -> ArrayExamples | None:

@@ -221,7 +221,8 @@ class NextWords(ViewTask[WordView]):
         view: A corpus as sequences of words, through one roster.
         size: Of the network.
         length: Words of a sentence that are looked at.
-        measured: At most so many held-out sentences are measured, evenly spread; None for all.
+        measured: At most so many held-out sentences are measured, at least 1, evenly spread; None
+            for all.
         multipliers: Makes the gain of a word's rows of its rank among public words, for
             `side_information`.
         shift: Which sentences a round has, by its number; None for all in every round.
@@ -244,8 +245,6 @@ class NextWords(ViewTask[WordView]):
         shift: Shift | None = None,
         data_sha256: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
-        if measured is not None and measured < 1:
-            raise ValueError(f"measured-sentences {measured} must be at least 1, or none for all")
         super().__init__(view, data_sha256)
         self._measured_at_most, self._multipliers, self._shift = measured, multipliers, shift
         self.round_tensors = None if shift is None else shift.extra

@@ -575,17 +575,15 @@ class TagPrediction(ViewTask[TagView]):
 
         def right(params: Params) -> np.ndarray:
             """Words that no other fold has are left out, as of a test thread they would be."""
-            others, found = self.examples(whole), []
+            others, judged = self.examples(whole), self.examples(judging)
             known = np.isin(np.arange(others.num_words), others.indices)
-            for first in range(0, len(judging), SCORED_EXAMPLES):
-                block = self.examples(judging[first : first + SCORED_EXAMPLES])
-                kept = known[block.indices]
-                indptr = np.concatenate([[0], np.cumsum(kept)])[block.indptr]
-                block = replace(
-                    block, indptr=indptr, indices=block.indices[kept], counts=block.counts[kept]
-                )
-                found.append(score_tags(params, block, self.norm, np.arange(len(block)))[0])
-            return np.concatenate(found).astype(np.float64)
+            kept = known[judged.indices]
+            indptr = np.concatenate([[0], np.cumsum(kept)])[judged.indptr]
+            judged = replace(
+                judged, indptr=indptr, indices=judged.indices[kept], counts=judged.counts[kept]
+            )
+            found = score_tags(params, judged, self.norm, np.arange(len(judged)))[0]
+            return found.astype(np.float64)
 
         return PublicFold(
             measures=self.measures,
