@@ -320,22 +320,8 @@ class ModuleGradients(ExampleGradients):
         for place, size in enumerate(sizes):
             self._load(move_along(params, direction, size))
             chunk = self._chunk(dense=True)
-            try:
-                found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
-            except Exception as error:  # of an example: it alone has no loss, and adds nothing
-                end_if_interrupted(error)
-                found[:, place] = [
-                    self._loss_alone(x[i : i + 1], y[i : i + 1]) for i in range(len(x))
-                ]
+            found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
         return found
-
-    def _loss_alone(self, x: Tensor, y: Tensor) -> float:
-        """Return the loss of a single example; NaN of one at which module or loss raise."""
-        try:
-            return float(evaluation_losses(self._module, self._loss, x, y, 1)[0])
-        except Exception as error:
-            end_if_interrupted(error)
-            return math.nan
 
     def check_losses(self) -> None:
         """Try the losses of single examples on synthetic ones.
@@ -344,12 +330,8 @@ class ModuleGradients(ExampleGradients):
             KeepsStateError: A ValueError; if an example's loss depends on what went before it.
         """
         x, y = self._synthetic(_TRIED)
-        try:
-            first = evaluation_losses(self._module, self._loss, x, y, 1)
-            again = evaluation_losses(self._module, self._loss, x.flip(0), y.flip(0), 1)[::-1]
-        except Exception as error:  # has no use for synthetic inputs
-            end_if_interrupted(error)
-            return
+        first = evaluation_losses(self._module, self._loss, x, y, 1)
+        again = evaluation_losses(self._module, self._loss, x.flip(0), y.flip(0), 1)[::-1]
         if not np.allclose(first, again, rtol=_SAME, atol=1e-8, equal_nan=True):
             raise KeepsStateError(_kept_by(self._module))
 
