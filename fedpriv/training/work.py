@@ -152,7 +152,7 @@ Select = Callable[[Context, Any, Key], Any]
 
 
 class Trainer(Work):
-    """Base of work that makes users' contributions, which `add_bounded` bounds and adds.
+    """Base of work that makes users' contributions, which `sum_bounded` bounds and adds.
 
     Attributes:
         select: Which of a user's examples a round trains on; None for all of them.
