@@ -199,7 +199,6 @@ class ModuleGradients(ExampleGradients):
         x: Inputs `(n, ...)`; memory maps are read batch by batch.
         y: Targets `(n, ...)`.
         device: Such as "cpu" or "cuda:0".
-        chunk: Examples at once; None for as many as fit into what a step may hold there.
         way: One of `WAYS`, which must work; None for the first of these that works.
     """
 
@@ -211,19 +210,15 @@ class ModuleGradients(ExampleGradients):
         y: np.ndarray,
         *,
         device: str = "cpu",
-        chunk: int | None = None,
         way: Way | None = None,
     ) -> None:
         if len(x) != len(y):
             raise ValueError(f"{len(x)} inputs but {len(y)} targets; give one for each")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"chunk {chunk!r} must be at least 1, or None")
         self._device = usable_device(device)
         self._module = check_module(module)
         self._loss, self._x, self._y = loss, x, y
-        self._given_chunk = chunk
         self._given_way: Way | None = way
-        self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self._own = _trained(module)
         self._chosen: _Chosen | None = None
 
     @property
@@ -371,7 +366,7 @@ class ModuleGradients(ExampleGradients):
         """Return how many examples at once fit, with their whole gradients or as they are made."""
         chosen, size = self._choose(), sum(p.nbytes for p in self._own.values())
         held = chosen.held + (3 * size if dense or chosen.way != "factors" else 0)
-        return self._given_chunk or max(1, min(_MOST, bytes_at_once(self._device) // held))
+        return max(1, min(_MOST, bytes_at_once(self._device) // held))
 
     def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
         found = model_inputs(self._x[part]), model_targets(self._y[part])
