@@ -46,13 +46,22 @@ def fedpriv_step(model: str) -> Step:
     """Return fedpriv's step."""
     from fedpriv import tree
     from fedpriv.mechanisms.bounds import Clip
+    from fedpriv.sums import RunningSum
+    from fedpriv.training.algorithm import NO_CONTEXT
+    from fedpriv.training.bounded_sum import sum_bounded
     from fedpriv.training.local.module import module_params
     from fedpriv.training.per_example.module import ModuleGradients
 
     module, loss, x, y = job(model)
     params, bound = module_params(module), Clip(l2_clip_norm=CLIP)
     gradients = ModuleGradients(module, loss, x, y)
-    return (lambda index: gradients.bounded_sum(params, index, bound)), tree.l2_norm
+
+    def step(index: np.ndarray) -> tree.Params:
+        stacks = [gradients.stacks(params, index)]
+        done = sum_bounded(RunningSum(params, None), stacks, bound, params, NO_CONTEXT)
+        return tree.to_dense(done.total)
+
+    return step, tree.l2_norm
 
 
 def opacus_step(model: str) -> Step:

@@ -19,7 +19,6 @@ Chaudhuri, Monteleoni and Sarwate (2011) for the choice, which Wu et al. have to
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -104,15 +103,17 @@ def plan_of_release(num_users: int, sensitivity: float, noise: Privatizer, **res
 _FLOAT32 = 2.0**-23
 
 
-class ReleasesOnce(Algorithm):
-    """Base of bolt-on algorithms: one answer, and the run ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoltOn(Algorithm):
+    """Asks once for the perturbed result of a work that trains from beginning to end.
+
+    Base of other algorithms of one answer, after which the run ends.
 
     Attributes:
         longest_start: ‖w₀‖₂ that Δ has room for: the rounding of long params moves runs apart.
     """
 
-    __slots__ = ()
-    longest_start: float
+    longest_start: float = 0.0
 
     def check_params(self, params: Params) -> None:
         """Refuse a start that Δ has no room for.
@@ -159,24 +160,13 @@ class ReleasesOnce(Algorithm):
         """Return the state after the release; None after that."""
         return None if state.round_num else self.release(state, door)
 
-    @abstractmethod
-    def release(self, state: ArrayState, door: Door) -> ArrayState:
-        """Return the state after the release."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoltOn(ReleasesOnce):
-    """Asks once for the perturbed result of a work that trains from beginning to end."""
-
-    longest_start: float = 0.0
-
     def release(self, state: ArrayState, door: Door) -> ArrayState:
         """Return the state after the release."""
         return state.after(door.ask(SumRequest(params=state.params)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoltOnUsers(ReleasesOnce):
+class BoltOnUsers(BoltOn):
     """Permutation SGD over users, each once a pass, whose end is perturbed and released.
 
     A user's mean loss is one example's: convex, L₀-Lipschitz and β-smooth where its examples'
@@ -211,7 +201,6 @@ class BoltOnUsers(ReleasesOnce):
     constants: Constants
     local_steps: int = 1
     server_rate: float = 1.0
-    longest_start: float = 0.0
 
     def __post_init__(self) -> None:
         positive_int("local_steps", self.local_steps)
@@ -333,7 +322,7 @@ def candidate(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned(ReleasesOnce):
+class Tuned(BoltOn):
     """Private tuning: trains candidates on disjoint parts and releases one of them.
 
     Attributes:
@@ -398,7 +387,7 @@ class Tuned(ReleasesOnce):
 
     def init(self, params: Params) -> ArrayState:
         """Return the state before training; errors are those of `check_params`."""
-        return replace(ReleasesOnce.init(self, params), numbers={CHOSEN: -1.0})
+        return replace(BoltOn.init(self, params), numbers={CHOSEN: -1.0})
 
     def release(self, state: ArrayState, door: Door) -> ArrayState:
         """Return the state after the release."""

@@ -1,7 +1,7 @@
 """The one place where contributions are bounded, rounded and added.
 
 A trainer makes *stacks*: contributions of some users, not bounded yet, where the engine that made
-them keeps them. `add_bounded` preconditions and bounds each by its norm, and adds it to one running
+them keeps them. `sum_bounded` preconditions and bounds each by its norm, and adds it to one running
 sum; a stack knows no bound, and a bound no stack.
 """
 
@@ -85,10 +85,14 @@ class Stack(ABC):
         """
 
 
-def add_bounded(
-    total: Any, stacks: Iterable[Stack], bound: Bound, longest: float, context: Context
-) -> int:
-    """Bound all contributions of a round, and add them to an engine's running sum.
+def sum_bounded(
+    total: Sum,
+    stacks: Sequence[Iterable[Stack]],
+    bound: Bound,
+    template: Params,
+    context: Context,
+) -> PartialSum:
+    """Return the sum of contributions, each bounded, with the number of those that failed.
 
     A contribution Δ is mixed and multiplied, cut to the bound's limits, multiplied by the factor
     that the bound gives for its norm, and rounded to the bound's grid. The bound comes last:
@@ -99,67 +103,26 @@ def add_bounded(
         * A user that is not finite or is refused contributes zero, alone, and is counted.
 
     Args:
-        total: From `fedpriv.training.work.Trainer.empty_sum`.
-        stacks: Not bounded yet.
-        bound: Of each contribution.
-        longest: As of `Bound.longest`.
-        context: Its mixture, multiplier and clip norm.
-
-    Returns:
-        How many contributions there were, those that count as zero included.
-
-    Raises:
-        TypeError: If one of the stacks is none.
-    """
-    number = 0
-    for stack in stacks:
-        stop_if_asked()
-        if not isinstance(stack, Stack):
-            raise TypeError(f"a {type(stack).__name__} is no Stack; yield RowStack, say")
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
-            if context.mixture is not None:
-                stack = stack.mixed(context.mixture)
-            if context.multiplier:
-                stack = stack.times(context.multiplier)
-            if bound.limits is not None:
-                stack = stack.limited(*bound.limits)
-            if bound.multiple_of is not None:
-                stack = stack.multiples_of(bound.multiple_of)
-            norms = stack.norms()
-            factors, besides = _bounded(bound, norms, longest, context.clip_norm)
-            for _ in stack.add_to(total, factors, besides):
-                contributes_zero(beyond_bound())
-        number += len(norms)
-    return number
-
-
-def sum_bounded(
-    total: Sum,
-    stacks: Sequence[Iterable[Stack]],
-    bound: Bound,
-    template: Params,
-    context: Context,
-) -> PartialSum:
-    """Return the sum of contributions, each bounded, with the number of those that failed.
-
-    Args:
-        total: Of the engine that made them.
+        total: Of the engine that made them, from `fedpriv.training.work.Trainer.empty_sum`.
         stacks: Not bounded yet; where there are several iterables, a thread takes each of them.
         bound: Of each contribution.
         template: Names and shapes of the sum.
-        context: As of `add_bounded`.
+        context: Its mixture, multiplier and clip norm.
 
     Returns:
-        The sum; its `num_users` are the contributions of the stacks.
+        The sum; its `num_users` are the contributions of the stacks, those that count as zero
+        included.
 
     Raises:
+        TypeError: If one of the stacks is none.
         ValueError: If there are so many coordinates that rounding alone would fill the bound.
     """
     longest = bound.longest(tree.num_elements(template))
 
     def add(part: Iterable[Stack]) -> tuple[int, int]:
         with counted_failures() as failures:
-            return add_bounded(total, part, bound, longest, context), failures.count
+            number = sum(_add(total, stack, bound, longest, context) for stack in part)
+            return number, failures.count
 
     if len(stacks) == 1:
         found = [add(stacks[0])]
@@ -174,6 +137,27 @@ def sum_bounded(
         granularity=bound.granularity,
         l2_bound=bound.l2_bound,
     )
+
+
+def _add(total: Any, stack: Stack, bound: Bound, longest: float, context: Context) -> int:
+    """Bound the contributions of a stack, add them to a running sum, and return their number."""
+    stop_if_asked()
+    if not isinstance(stack, Stack):
+        raise TypeError(f"a {type(stack).__name__} is no Stack; yield RowStack, say")
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite adds nothing
+        if context.mixture is not None:
+            stack = stack.mixed(context.mixture)
+        if context.multiplier:
+            stack = stack.times(context.multiplier)
+        if bound.limits is not None:
+            stack = stack.limited(*bound.limits)
+        if bound.multiple_of is not None:
+            stack = stack.multiples_of(bound.multiple_of)
+        norms = stack.norms()
+        factors, besides = _bounded(bound, norms, longest, context.clip_norm)
+        for _ in stack.add_to(total, factors, besides):
+            contributes_zero(beyond_bound())
+    return len(norms)
 
 
 def template_with(own: Params, bound: Bound, clip_norm: float | None) -> Params:

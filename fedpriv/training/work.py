@@ -102,11 +102,16 @@ class Work(ABC):
 
     Attributes:
         thread_safe: Whether threads may share it and its sum: it has no memory of users.
+        takes: What it knows besides plain local steps: "proximal", "optimizer", "rate"
+            (`Context.rate`). Options for what is not among them are refused.
+        otherwise: What to do about an option that is refused.
     """
 
     __slots__ = ()
 
     thread_safe: ClassVar[bool] = False
+    takes: ClassVar[tuple[str, ...]] = ()
+    otherwise: ClassVar[str] = "leave it out, or have the trainer take it, and name it in takes"
 
     def template(self, request: SumRequest) -> Params:
         """Return names and shapes of a contribution, which need not be the params'."""
@@ -147,19 +152,14 @@ Select = Callable[[Context, Any, Key], Any]
 
 
 class Trainer(Work):
-    """Base of work that makes users' contributions, which `add_bounded` bounds and adds.
+    """Base of work that makes users' contributions, which `sum_bounded` bounds and adds.
 
     Attributes:
-        takes: What it knows besides plain local steps: "proximal", "optimizer", "rate"
-            (`Context.rate`). Options for what is not among them are refused.
-        otherwise: What to do about an option that is refused.
         select: Which of a user's examples a round trains on; None for all of them.
     """
 
     __slots__ = ()
 
-    takes: ClassVar[tuple[str, ...]] = ()
-    otherwise: ClassVar[str] = "leave it out, or have the trainer take it, and name it in takes"
     select: Select | None = None
 
     @abstractmethod

@@ -17,11 +17,15 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import rankdata
 
+from fedpriv import tree
 from fedpriv.backends import SerialBackend
 from fedpriv.experiments.build import build
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.progress import Pace
+from fedpriv.sums import RunningSum
+from fedpriv.training.algorithm import NO_CONTEXT
+from fedpriv.training.bounded_sum import sum_bounded
 from fedpriv.training.per_example.example_sum import public_gradient
 from simulations.adadps.setups import imdb
 from simulations.adadps.setups.setup import BATCH
@@ -58,7 +62,10 @@ def moments(warm_up: int, steps: int) -> dict[str, np.ndarray]:
             continue
         own = key.fold("look").fold(step - warm_up)
         index = own.generator().choice(task.num_train, BATCH, replace=False)
-        total = task.train.bounded_sum(state.params, np.sort(index), mechanism.bound)["weight"]
+        stacks = [task.train.stacks(state.params, np.sort(index))]
+        running = RunningSum(state.params, None)
+        done = sum_bounded(running, stacks, mechanism.bound, state.params, NO_CONTEXT)
+        total = tree.to_dense(done.total)["weight"]
         noised = total + mechanism.stddev * noise.standard_normal(total.shape)
         released = noised / mechanism.denominator
         found = (

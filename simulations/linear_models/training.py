@@ -30,7 +30,6 @@ from fedpriv.training.per_example.linear import (
     HingeGradients,
     HuberGradients,
     LogisticGradients,
-    OneVsAllGradients,
     SoftmaxGradients,
 )
 from fedpriv.training.permutation_sgd import PermutationSgd
@@ -48,7 +47,7 @@ _MODELS: Mapping[str, Callable[[Any, np.ndarray], ExampleGradients]] = {
     "hinge": HingeGradients,
     "huber": HuberGradients,
     "softmax": lambda x, y: SoftmaxGradients(x, y, 10),
-    "one-vs-all": lambda x, y: OneVsAllGradients(x, y, 10),
+    "one-vs-all": lambda x, y: LogisticGradients(x, y, 10),
 }
 
 

@@ -13,12 +13,14 @@ from fedpriv.datasets.dataset import Dataset
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
-from fedpriv.sums import PartialSum
+from fedpriv.sums import PartialSum, RunningSum
 from fedpriv.training.algorithm import NO_CONTEXT, TRAIN, Context, SumRequest
+from fedpriv.training.bounded_sum import sum_bounded, template_with
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.permutation_sgd import PermutationSgd, shortened
 from fedpriv.training.work import Attempt, UserTrainer, Work
 from fedpriv.training.work import Users as DrawnUsers
@@ -95,6 +97,22 @@ def bounded(bound: Bound, update: Tree, context: Context = NO_CONTEXT) -> dict[s
             Given(), params=like, bound=bound, user_ids=["u"], data=Users(u=update), context=context
         )
     return tree.to_dense(found.real())
+
+
+def example_sum(
+    gradients: ExampleGradients,
+    params: Params,
+    index: Examples,
+    bound: Bound,
+    key: Key | None = None,
+    *,
+    context: Context = NO_CONTEXT,
+) -> Params:
+    """Return Σ bound(-∇f_i(params)) over examples, or Σ bound(mean of -∇f_i) over groups."""
+    template = template_with(params, bound, context.clip_norm)
+    stacks = gradients.stacks(params, index, key)
+    done = sum_bounded(RunningSum(template, None), [stacks], bound, template, context)
+    return tree.to_dense(done.total)
 
 
 class Given(UserTrainer):

@@ -36,7 +36,6 @@ from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import (
     HuberGradients,
     LogisticGradients,
-    OneVsAllGradients,
     SoftmaxGradients,
 )
 from fedpriv.training.work import as_works
@@ -88,7 +87,7 @@ TASKS = {
     "logistic": linear(LogisticGradients),
     "huber": linear(HuberGradients),
     "softmax": linear(lambda x, y: SoftmaxGradients(x, y, CLASSES), CLASSES),
-    "one-vs-all": linear(lambda x, y: OneVsAllGradients(x, y, CLASSES), CLASSES),
+    "one-vs-all": linear(lambda x, y: LogisticGradients(x, y, CLASSES), CLASSES),
     "own module": lambda experiment: module_task(
         dataset("dense"),
         lambda: nn.Sequential(nn.Linear(INPUTS, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 2)),

@@ -9,6 +9,7 @@ from fedpriv.models.wide import Views, WideResNet, views, views_loss
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import example_sum
 
 
 def test_wrn_16_4_has_its_size():
@@ -46,7 +47,9 @@ def test_an_examples_gradient_is_the_mean_over_its_views_before_the_bound():
     inside, (x, y), bound = Small(), data(), Clip(l2_clip_norm=0.05)
     module = Views(inside, 6)
     params = module_params(module)
-    summed = ModuleGradients(module, views_loss, x, y).bounded_sum(params, np.arange(len(x)), bound)
+    summed = example_sum(
+        ModuleGradients(module, views_loss, x, y), params, np.arange(len(x)), bound
+    )
     expected = {name: np.zeros_like(array, np.float64) for name, array in params.items()}
     for image, label in zip(torch.from_numpy(x), torch.from_numpy(y), strict=True):
         seen = torch.cat(list(views(image[None], 6)))  # their mean, and then the bound
@@ -66,8 +69,8 @@ def test_one_example_moves_the_sum_by_the_bound_whatever_the_multiplicity(multip
     x, y = data(1)
     module = Views(Small(), multiplicity)
     params = module_params(module)
-    found = ModuleGradients(module, views_loss, x, y).bounded_sum(
-        params, np.arange(1), Clip(l2_clip_norm=0.05)
+    found = example_sum(
+        ModuleGradients(module, views_loss, x, y), params, np.arange(1), Clip(l2_clip_norm=0.05)
     )
     norm = np.sqrt(sum((array.astype(np.float64) ** 2).sum() for array in found.values()))
     assert norm == pytest.approx(0.05, rel=1e-5)

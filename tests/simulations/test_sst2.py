@@ -23,6 +23,7 @@ from simulations.reviews.bag_of_words import Texts
 from simulations.reviews.roberta import load_roberta, tokens
 from simulations.reviews.sst2 import TextSplits
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import example_sum
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -167,8 +168,8 @@ class TestByLength:
         params, cut, whole = self.both(setup)
         assert cut.place.tolist() == [0, 0, 1, 1, 1, 2] and len(cut.parts) == 3
         for index in (np.arange(6), np.array([5, 1]), np.array([], np.int64)):
-            found = cut.bounded_sum(params, index, Clip(l2_clip_norm=0.5))
-            expected = whole.bounded_sum(params, index, Clip(l2_clip_norm=0.5))
+            found = example_sum(cut, params, index, Clip(l2_clip_norm=0.5))
+            expected = example_sum(whole, params, index, Clip(l2_clip_norm=0.5))
             for name in params:
                 np.testing.assert_allclose(found[name], expected[name], atol=1e-6)
 

@@ -38,7 +38,7 @@ from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.schedule import Schedule
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
-from tests.harness.toys_of_training import assert_same, drawn
+from tests.harness.toys_of_training import assert_same, drawn, example_sum
 
 if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
@@ -259,7 +259,7 @@ def test_single_examples_have_the_gradient_of_their_row(task):
     residual[one.labels[0]] += 1.0
     expected = np.outer(x, residual)
     slots = np.array([2 * place])
-    total = found.train.bounded_sum(params, slots, Clip(l2_clip_norm=clip))
+    total = example_sum(found.train, params, slots, Clip(l2_clip_norm=clip))
     assert set(total) == {"kernel"}
     expected *= clip / np.linalg.norm(expected)
     np.testing.assert_allclose(total["kernel"], expected, rtol=1e-4, atol=1e-8)

@@ -23,6 +23,7 @@ from tests.harness.toys_of_training import (
     contributed,
     cross_entropy,
     data_set,
+    example_sum,
 )
 from tests.tasks import people
 from tests.tasks.people import accepted, experiment, person, started
@@ -96,7 +97,7 @@ def test_single_examples_likewise():
     params = made.init_params(Key.simulation(0))
     assert set(params) == TRAINED and set(made.files()) == {FROZEN}
     assert made.measure(params) == made.measure(params)
-    total = made.train.bounded_sum(params, np.arange(3), CLIP)
+    total = example_sum(made.train, params, np.arange(3), CLIP)
     assert set(total) == TRAINED
     whole = module_task(data, lambda: nn.Linear(4, 2), cross_entropy)
     assert whole.files() == {}

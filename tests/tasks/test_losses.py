@@ -13,7 +13,7 @@ from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure
 from fedpriv.training.per_example.losses import check_loss
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import CLIP, cross_entropy, data_set, mse, zeros
+from tests.harness.toys_of_training import CLIP, cross_entropy, data_set, example_sum, mse, zeros
 from tests.tasks.people import accepted, refused, started, task
 
 
@@ -97,7 +97,7 @@ def test_single_examples_and_centralised_tasks_likewise(tmp_path):
     params = zeros(weight=(1, 4), bias=1)
     for refused_by in (
         lambda: gradients.gradient(params, np.arange(3)),
-        lambda: gradients.bounded_sum(params, np.arange(3), CLIP),
+        lambda: example_sum(gradients, params, np.arange(3), CLIP),
         lambda: module_task(data_set(x, y), lambda: nn.Linear(4, 1), mse),
     ):
         with refuses(ValueError, "(n, 1)", "(n,)"):

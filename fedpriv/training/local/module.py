@@ -311,7 +311,7 @@ class ModuleTrainer(UserTrainer):
         key: Key,
     ) -> dict[str, torch.Tensor]:
         """Return the parameters of these names as a user has trained them."""
-        rng, pull = key.generator(), self.schedule.proximal
+        rng = key.generator()
         chosen = examples.take(self.schedule.choose(len(examples), rng))
         x, y = map(self.on_device, self.encoded(chosen))
         trained = {name: self._own[name] for name in names}
@@ -328,16 +328,12 @@ class ModuleTrainer(UserTrainer):
                 loss = own_loss(module(x[index]), y[index])
                 found = torch.autograd.grad(loss, list(trained.values()), allow_unused=True)
                 # A parameter that the loss does not use stays where it is.
-                used = [(n, g) for n, g in zip(trained, found, strict=True) if g is not None]
-                with torch.no_grad():
-                    return [
-                        (n, g + pull * (trained[n] - start[n]) if pull and n in start else g)
-                        for n, g in used
-                    ]
+                return [(n, g) for n, g in zip(trained, found, strict=True) if g is not None]
 
             train_locally(
                 trained,
                 gradients,
+                start=start,
                 schedule=self.schedule,
                 num_chosen=len(chosen),
                 rng=rng,

@@ -9,13 +9,14 @@ mechanism's, once, on the whole update.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int
+from fedpriv.training.work import Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,30 +53,26 @@ class Schedule:
             positive_int("local_steps", self.num_steps)
         finite_float("proximal_mu", self.proximal, Range.AT_LEAST_ZERO)
 
-    def check_taken(self, trainer: Any, *, rates: bool = False) -> None:
+    def check_taken(self, trainer: Work, *, rates: bool = False) -> None:
         """Refuse what a trainer would leave out of its local steps.
 
         Args:
-            trainer: A `fedpriv.training.work.Trainer`: `takes` is what it knows, and `otherwise`
-                says what to do about the rest.
+            trainer: `takes` is what it knows, and `otherwise` says what to do about the rest.
             rates: Whether the learning rate follows the rounds.
 
         Raises:
             ValueError: If the schedule asks for more.
         """
-        taken: Collection[str] = getattr(trainer, "takes", ())
         asked = {
             "proximal": (self.proximal != 0.0, f"proximal-mu {self.proximal:g}"),
             "optimizer": (self.optimizer is not None, "client-optimizer"),
             "rate": (rates, "rate-schedule or warmup-rounds"),
         }
         for name, (wanted, label) in asked.items():
-            if wanted and name not in taken:
-                instead = getattr(
-                    trainer, "otherwise", f'leave it out, or have takes = ("{name}",)'
-                )
+            if wanted and name not in trainer.takes:
                 raise ValueError(
-                    f"{label}: {type(trainer).__name__} takes plain steps of one rate; {instead}"
+                    f"{label}: {type(trainer).__name__} takes plain steps of one rate; "
+                    f"{trainer.otherwise}"
                 )
 
     def is_one_batch(self, num_examples: int) -> bool:

@@ -23,6 +23,7 @@ def train_locally(
     params: Mapping[str, torch.Tensor],
     gradients: Callable[[np.ndarray], Iterable[tuple[str, Gradient]]],
     *,
+    start: Mapping[str, torch.Tensor],
     schedule: Schedule,
     num_chosen: int,
     rng: np.random.Generator,
@@ -33,8 +34,11 @@ def train_locally(
     Args:
         params: Trained tensors by name.
         gradients: Of the positions of a batch. Yields (parameter name, mean gradient, or a part of
-            it); all gradients are computed before the first step.
-        schedule: Batches and epochs.
+            it); all gradients are computed before the first step. With a proximal term each name
+            comes once.
+        start: The round's params, which a proximal term pulls towards; tensors that are not among
+            them are not pulled.
+        schedule: Batches, epochs and the proximal term.
         num_chosen: How many examples of the user take part.
         rng: Orders the examples of later epochs.
         optimizer: Takes the steps.
@@ -42,10 +46,15 @@ def train_locally(
     Raises:
         ValueError: If a step puts another tensor in the place of one.
     """
-    state, own = optimizer.init(params), dict(params)
+    state, own, pull = optimizer.init(params), dict(params), schedule.proximal
     for batch in schedule.batches(num_chosen, rng):
         parts = gradients(batch)
         with torch.no_grad():
+            if pull != 0.0:
+                parts = [
+                    (n, as_dense(g, own[n]) + pull * (own[n] - start[n]) if n in start else g)
+                    for n, g in parts
+                ]
             optimizer.step(params, parts, state)
         for name, tensor in own.items():
             if params[name] is not tensor:

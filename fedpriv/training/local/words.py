@@ -192,23 +192,21 @@ class WordTrainer(UserTrainer):
             for name, m in self.multiplier.items()
         }
 
-        plain = self.schedule.optimizer is None
-        make, pull = self.schedule.optimizer or SGD, self.schedule.proximal
+        make = self.schedule.optimizer or SGD
+        # An optimiser with a memory, or a pull, takes each name once.
+        in_parts = self.schedule.optimizer is None and self.schedule.proximal == 0.0
 
         def parts(batch: np.ndarray) -> Iterable[tuple[str, Gradient]]:
             index = torch.from_numpy(batch)
-            if plain and pull == 0.0:
+            if in_parts:
                 return gradients(local, x[index], y[index])
-            # Whole gradients: an optimiser with a memory takes each name once.
-            found = dense_gradients(local, x[index], y[index])
-            if pull == 0.0:
-                return list(found.items())
-            return [(n, g + pull * (local[n] - start[n])) for n, g in found.items()]
+            return dense_gradients(local, x[index], y[index]).items()
 
         with one_thread():
             train_locally(
                 local,
                 parts,
+                start=start,
                 schedule=self.schedule,
                 num_chosen=len(chosen),
                 rng=rng,

@@ -7,7 +7,6 @@ path; only the stacks are made another way, since a vector a user would be a gra
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,11 +14,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedpriv.mechanisms.bounds import Bound
 from fedpriv.rng import Key
-from fedpriv.sums import RunningSum
-from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
-from fedpriv.training.bounded_sum import Stack, add_bounded, template_with
+from fedpriv.training.algorithm import SumRequest
+from fedpriv.training.bounded_sum import Stack
 from fedpriv.training.work import Attempt, Trainer, Users, as_positions
 from fedpriv.tree import Params
 
@@ -72,41 +69,6 @@ class ExampleGradients(ABC):
         """
         return
 
-    def bounded_sum(
-        self,
-        params: Params,
-        index: Examples,
-        bound: Bound,
-        key: Key | None = None,
-        *,
-        context: Context = NO_CONTEXT,
-    ) -> Params:
-        """Return Σ bound(-∇f_i(params)) over examples, or Σ bound(mean of -∇f_i) over groups.
-
-        Args:
-            params: As of `stacks`.
-            index: Likewise.
-            bound: Of each; its grid is left out.
-            key: As of `stacks`.
-            context: Mixture and multiplier, which come before the bound, and the clip norm.
-
-        Returns:
-            float64 dense arrays. An example whose gradient is not finite contributes zero, alone.
-
-        Guarantees:
-            * Each example's contribution is at most `bound.l2_bound` long (l2), to float64's
-              rounding. Added or removed, it moves the sum by as much. Of a module, the others'
-              gradients move in their last bits too (`ModuleGradients`).
-            * Of groups each *group* moves the sum by at most `bound.l2_bound`, an example by twice
-              that.
-
-        Raises:
-            ValueError: If a group is empty.
-        """
-        total = RunningSum(template_with(params, bound, context.clip_norm), None)
-        add_bounded(total, self.stacks(params, index, key), bound, math.inf, context)
-        return total.result()
-
 
 def gradients_on(
     device: str | None, gradients: ExampleGradients, *, rounded: bool = False
@@ -156,8 +118,9 @@ class CentralSum(Trainer):
         blank: bool (num_examples,), which examples contribute zero, drawn or not; None for none.
 
     Guarantees:
-        * Alone: adding or removing one example moves the sum by at most the bound's l2_bound, as
-          far as `ExampleGradients.bounded_sum` says.
+        * Alone: adding or removing one example moves the sum by at most the bound's l2_bound, to
+          float64's rounding. Of a module the others' gradients move in their last bits, too
+          (`fedpriv.training.per_example.module.ModuleGradients`).
         * In micro-batches: by at most twice that. Every example of the set has a place in one of
           the groups by an independent draw, whether it takes part or not, so that one that joins or
           leaves changes one group and no other. (Groups filled in the order of arrival would all

@@ -4,9 +4,9 @@
 model                        params                              loss
 ===========================  ==================================  ===============================
 `LogisticGradients`          weight `(d,)`, bias `(1,)`          log-loss of one logit
+`LogisticGradients`          kernel `(d, k)`, bias `(k,)`        log-losses of k logits
 `HingeGradients`             weight `(d,)`, bias `(1,)`          hinge of one logit (a linear SVM)
 `HuberGradients`             weight `(d,)`, bias `(1,)`          the hinge, with its corner rounded
-`OneVsAllGradients`          kernel `(d, k)`, bias `(k,)`        log-losses of k logits
 `SoftmaxGradients`           kernel `(d, k)`, bias `(k,)`        cross-entropy of k logits
 `LinearRegressionGradients`  weight `(d,)`                       half the squared error
 ===========================  ==================================  ===============================
@@ -15,13 +15,9 @@ Inputs are sparse, and so is an example's gradient; logits, residuals and gradie
 another device (`on_device`) the module of the same model is trained.
 
 >>> import numpy as np
->>> from fedpriv.mechanisms import Clip
 >>> toy = LinearRegressionGradients(np.array([[3.0, 4.0]], np.float32), np.array([-1.0]))
->>> total = toy.bounded_sum(
-...     {"weight": np.zeros(2, np.float32)}, np.array([0]), Clip(l2_clip_norm=1.0)
-... )
->>> [round(float(value), 5) for value in total["weight"]]
-[-0.6, -0.8]
+>>> toy.gradient({"weight": np.zeros(2, np.float32)}, np.array([0]))["weight"].tolist()
+[3.0, 4.0]
 """
 
 from __future__ import annotations
@@ -230,7 +226,7 @@ class SparseLinearGradients(ExampleGradients):
 
     exact: ClassVar[bool] = True
 
-    loss: ClassVar[str]
+    loss: str
     """Its name, as of `loss_constants`, which says what permutation SGD needs to know of it."""
 
     width: float = 0.1
@@ -425,12 +421,15 @@ def _signs(labels: Any, classes: Any) -> Any:
 
 
 class LogisticGradients(MarginGradients):
-    """Binary logistic regression on sparse inputs and labels 0 and 1."""
+    """Binary logistic regression on sparse inputs and labels 0 and 1.
 
-    loss = "logistic"
+    With `num_classes` it is k of them on the same inputs, each of one class against the others.
+    They are one model: a gradient is bounded, and a result perturbed, over all classes together.
+    """
 
-    def __init__(self, x: sparse.csr_matrix, y: np.ndarray) -> None:
-        super().__init__(x, y)
+    def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int | None = None) -> None:
+        super().__init__(x, y, num_classes)
+        self.loss = "logistic" if num_classes is None else "one-vs-all"
 
     def slopes(self, margins: np.ndarray) -> np.ndarray:
         """Return minus the probabilities of the other sign."""
@@ -480,18 +479,6 @@ class HuberGradients(MarginGradients):
         near = (1.0 + self.width - margins).clamp(min=0.0)
         quadratic = near.clamp(max=2.0 * self.width) ** 2 / (4.0 * self.width)
         return quadratic + (near - 2.0 * self.width).clamp(min=0.0)
-
-
-class OneVsAllGradients(LogisticGradients):
-    """k logistic regressions on the same sparse inputs, each of one class against the others.
-
-    They are one model: a gradient is bounded, and a result perturbed, over all classes together.
-    """
-
-    loss = "one-vs-all"
-
-    def __init__(self, x: sparse.csr_matrix, y: np.ndarray, num_classes: int) -> None:
-        SparseLinearGradients.__init__(self, x, y, num_classes)
 
 
 class SoftmaxGradients(SparseLinearGradients):

@@ -191,7 +191,8 @@ def evaluation_losses(
     """Return the losses of single examples in evaluation mode, float64 `(n,)`.
 
     The module is given one example at a time, so that none can reach another through it; what is
-    drawn is the same for all. One that looks beyond a tensor of its own has NaN.
+    drawn is the same for all. One that looks beyond a tensor of its own has NaN, and so has one at
+    which module or loss raise.
 
     Args:
         module: Copied, as is the loss, for each chunk.
@@ -205,17 +206,23 @@ def evaluation_losses(
         own, own_loss = copied_apart(module, loss)
         return partial(example_loss, own.eval(), own_loss, {})
 
+    def alone(place: int) -> float:
+        try:
+            with own_stream(None, x.device):
+                return float(single()(x[place], y[place]))
+        except Exception as error:  # of this example: the others have their losses
+            end_if_interrupted(error)
+            return math.nan
+
     found = np.empty(len(x))
     with torch.no_grad():
         try:
             for start in range(0, len(x), chunk):
                 part, each = slice(start, start + chunk), vmap(single())
                 found[part] = each(x[part], y[part]).double().cpu().numpy()
-        except Exception as error:  # no batching rule
+        except Exception as error:  # no batching rule, or what one of the examples raises
             end_if_interrupted(error)
-            for place in range(len(x)):
-                with own_stream(None, x.device):
-                    found[place] = float(single()(x[place], y[place]))
+            found[:] = [alone(place) for place in range(len(x))]
     return found
 
 

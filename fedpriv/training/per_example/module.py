@@ -199,7 +199,6 @@ class ModuleGradients(ExampleGradients):
         x: Inputs `(n, ...)`; memory maps are read batch by batch.
         y: Targets `(n, ...)`.
         device: Such as "cpu" or "cuda:0".
-        chunk: Examples at once; None for as many as fit into what a step may hold there.
         way: One of `WAYS`, which must work; None for the first of these that works.
     """
 
@@ -211,19 +210,15 @@ class ModuleGradients(ExampleGradients):
         y: np.ndarray,
         *,
         device: str = "cpu",
-        chunk: int | None = None,
         way: Way | None = None,
     ) -> None:
         if len(x) != len(y):
             raise ValueError(f"{len(x)} inputs but {len(y)} targets; give one for each")
-        if chunk is not None and chunk < 1:
-            raise ValueError(f"chunk {chunk!r} must be at least 1, or None")
         self._device = usable_device(device)
         self._module = check_module(module)
         self._loss, self._x, self._y = loss, x, y
-        self._given_chunk = chunk
         self._given_way: Way | None = way
-        self._own = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self._own = _trained(module)
         self._chosen: _Chosen | None = None
 
     @property
@@ -320,22 +315,8 @@ class ModuleGradients(ExampleGradients):
         for place, size in enumerate(sizes):
             self._load(move_along(params, direction, size))
             chunk = self._chunk(dense=True)
-            try:
-                found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
-            except Exception as error:  # of an example: it alone has no loss, and adds nothing
-                end_if_interrupted(error)
-                found[:, place] = [
-                    self._loss_alone(x[i : i + 1], y[i : i + 1]) for i in range(len(x))
-                ]
+            found[:, place] = evaluation_losses(self._module, self._loss, x, y, chunk)
         return found
-
-    def _loss_alone(self, x: Tensor, y: Tensor) -> float:
-        """Return the loss of a single example; NaN of one at which module or loss raise."""
-        try:
-            return float(evaluation_losses(self._module, self._loss, x, y, 1)[0])
-        except Exception as error:
-            end_if_interrupted(error)
-            return math.nan
 
     def check_losses(self) -> None:
         """Try the losses of single examples on synthetic ones.
@@ -344,12 +325,8 @@ class ModuleGradients(ExampleGradients):
             KeepsStateError: A ValueError; if an example's loss depends on what went before it.
         """
         x, y = self._synthetic(_TRIED)
-        try:
-            first = evaluation_losses(self._module, self._loss, x, y, 1)
-            again = evaluation_losses(self._module, self._loss, x.flip(0), y.flip(0), 1)[::-1]
-        except Exception as error:  # has no use for synthetic inputs
-            end_if_interrupted(error)
-            return
+        first = evaluation_losses(self._module, self._loss, x, y, 1)
+        again = evaluation_losses(self._module, self._loss, x.flip(0), y.flip(0), 1)[::-1]
         if not np.allclose(first, again, rtol=_SAME, atol=1e-8, equal_nan=True):
             raise KeepsStateError(_kept_by(self._module))
 
@@ -389,7 +366,7 @@ class ModuleGradients(ExampleGradients):
         """Return how many examples at once fit, with their whole gradients or as they are made."""
         chosen, size = self._choose(), sum(p.nbytes for p in self._own.values())
         held = chosen.held + (3 * size if dense or chosen.way != "factors" else 0)
-        return self._given_chunk or max(1, min(_MOST, bytes_at_once(self._device) // held))
+        return max(1, min(_MOST, bytes_at_once(self._device) // held))
 
     def _batch(self, part: np.ndarray) -> tuple[Tensor, Tensor]:
         found = model_inputs(self._x[part]), model_targets(self._y[part])

@@ -14,6 +14,7 @@ from tests.harness.toys_of_training import (
     assert_same,
     contributed,
     cross_entropy,
+    example_sum,
     trainer_of,
 )
 
@@ -66,7 +67,7 @@ def test_single_examples(x, y):
     def total(inputs, targets):
         gradients = ModuleGradients(module(), cross_entropy, inputs, targets)
         params = module_params(module())
-        return gradients.bounded_sum(params, np.arange(8), CLIP, KEY), gradients.way
+        return example_sum(gradients, params, np.arange(8), CLIP, KEY), gradients.way
 
     expected, found = total(X, Y), total(X.astype(x), Y.astype(y))
     assert_same(found[0], expected[0])

@@ -55,6 +55,13 @@ PLAIN = Schedule(learning_rate=0.5, batch_size=3, epochs=3)
 MU = 0.7
 
 
+class Plain(UserTrainer):
+    """Takes nothing besides plain local steps."""
+
+    def train(self, params, context, examples, key):
+        return params
+
+
 def small():
     torch.manual_seed(3)
     return mlp(4, 5, 3)
@@ -280,10 +287,10 @@ class TestClientOptimizers:
         with refuses(ValueError, "client-optimizer", "CompiledSoftmaxTrainer"):
             optimizer.check_taken(compiled)
         with refuses(ValueError, "proximal-mu", "takes"):
-            proximal.check_taken(object())
+            proximal.check_taken(Plain())
         for schedule in (optimizer, proximal):
             schedule.check_taken(module_trainer(PLAIN))
-        PLAIN.check_taken(object())
+        PLAIN.check_taken(Plain())
 
 
 class TestRates:
@@ -323,13 +330,9 @@ class TestRates:
             assert_same(_summed(trainer, params, user), first)
 
     def test_a_trainer_that_does_not_take_a_rate_is_refused(self):
-        class Own(UserTrainer):
-            def train(self, params, context, examples, key):
-                return params
-
-        with refuses(ValueError, "Own", "rate-schedule", "rate"):
-            PLAIN.check_taken(Own(), rates=True)
-        PLAIN.check_taken(Own())
+        with refuses(ValueError, "Plain", "rate-schedule", "rate"):
+            PLAIN.check_taken(Plain(), rates=True)
+        PLAIN.check_taken(Plain())
         for make, _, _ in _every_trainer():
             PLAIN.check_taken(make(PLAIN), rates=True)
 

@@ -730,9 +730,9 @@ FAULTS = (
     Fault(
         name="proximal_term_pushes_away",
         behaviour="FedProx pushes a user away from the params of the round.",
-        module=f"{_LOCAL}.module",
-        old="g + pull * (trained[n] - start[n])",
-        new="g - pull * (trained[n] - start[n])",
+        module=f"{_LOCAL}.sgd",
+        old="+ pull * (own[n] - start[n])",
+        new="- pull * (own[n] - start[n])",
         tests=(
             "training/local/test_federated_methods.py::TestFedProx::test_module_trainers_take_the_steps_of_the_proximal_loss",
         ),

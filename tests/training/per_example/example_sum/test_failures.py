@@ -21,7 +21,13 @@ from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import assert_near, contributed, cross_entropy, labelled
+from tests.harness.toys_of_training import (
+    assert_near,
+    contributed,
+    cross_entropy,
+    example_sum,
+    labelled,
+)
 from tests.training.per_example.example_sum.reviews import BASE, DIM, KEY, task
 from tests.training.per_example.linear.case import at_zero
 
@@ -146,7 +152,7 @@ def test_bounds_of_coordinates_are_refused_before_anything_is_charged(bound):
 def test_a_clip_norm_that_adapts_is_in_the_context():
     gradients, params = spoilt("logistic", 0.0)
     with pytest.raises(ValueError):
-        gradients.bounded_sum(params, np.arange(3), AdaptiveClip(initial=1.0, least=0.1, most=9.0))
+        example_sum(gradients, params, np.arange(3), AdaptiveClip(initial=1.0, least=0.1, most=9.0))
 
 
 def no_class():

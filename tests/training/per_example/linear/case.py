@@ -13,7 +13,6 @@ from fedpriv.training.per_example.linear import (
     HuberGradients,
     LinearRegressionGradients,
     LogisticGradients,
-    OneVsAllGradients,
     SoftmaxGradients,
 )
 from fedpriv.training.per_example.module import ModuleGradients
@@ -23,7 +22,7 @@ NUM, INPUTS, CLASSES = 14, 25, 4
 
 NO_EXAMPLES = sparse.csr_matrix((0, 1)), np.zeros(0, np.int64)
 logistic_residual = LogisticGradients(*NO_EXAMPLES).residual
-one_vs_all_residual = OneVsAllGradients(*NO_EXAMPLES, 2).residual
+one_vs_all_residual = LogisticGradients(*NO_EXAMPLES, 2).residual
 softmax_residual = SoftmaxGradients(*NO_EXAMPLES, 2).residual
 
 
@@ -43,7 +42,7 @@ def at_zero(kind, x, y, classes=2):
             params = zeros(weight=(classes, width), bias=classes)
             module = nn.Linear(width, classes)
             return ModuleGradients(module, cross_entropy, to_dense(x), y), params
-    make = SoftmaxGradients if kind == "softmax" else OneVsAllGradients
+    make = SoftmaxGradients if kind == "softmax" else LogisticGradients
     params = zeros(kernel=(width, classes), bias=classes)
     return make(sparse.csr_matrix(x), y, classes), params
 

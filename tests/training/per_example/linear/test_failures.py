@@ -11,6 +11,7 @@ from fedpriv.mechanisms import Clip, Normalise
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.algorithm import Context
 from fedpriv.tree import l2_norm
+from tests.harness.toys_of_training import example_sum
 from tests.training.per_example.linear.case import (
     NUM,
     Case,
@@ -36,10 +37,10 @@ class TestWhatFails:
         for mixed in (False, True):
             bound, context = Normalise(l2_clip_norm=0.7), preconditioned(case, "row", mixed)
             with caplog.at_level(logging.WARNING):
-                found = bad.bounded_sum(case.params, index, bound, context=context)
+                found = example_sum(bad, case.params, index, bound, context=context)
             assert all(np.isfinite(a).all() for a in found.values())
             if value != 3e38:
-                rest = bad.bounded_sum(case.params, others, bound, context=context)
+                rest = example_sum(bad, case.params, others, bound, context=context)
                 close(found, rest, 1e-12)
                 assert "NotFiniteError" in caplog.text
         assert "norm" not in caplog.text  # the kind of the error, never its text
@@ -49,7 +50,8 @@ class TestWhatFails:
         case = Case(kind)
         offset = case.random(-1, 1, full=True)
         next(iter(offset.values())).reshape(-1)[1] = np.nan
-        found = case.made.bounded_sum(
+        found = example_sum(
+            case.made,
             case.params,
             np.arange(NUM),
             Clip(l2_clip_norm=1.0),
@@ -69,7 +71,7 @@ class TestCancellation:
         offset = {n: (-0.5 * (1 + gap) * a).astype(np.float32) for n, a in update.items()}
         multiplier = case.random(0.5, 2.0, full=True)
         context = Context(multiplier=multiplier, mixture=Mixture(own=0.5, offset=offset))
-        found = case.made.bounded_sum(case.params, np.array([6]), bound, context=context)
+        found = example_sum(case.made, case.params, np.array([6]), bound, context=context)
         assert l2_norm(found) == pytest.approx(1.0, rel=1e-6)
         if gap >= 1e-4:
             close(found, oracle([update], [[0]], bound, context), 1e-5)
@@ -85,7 +87,8 @@ class TestCancellation:
         if kind == "logistic":
             offset = {matrix: 0.25 * row[0], "bias": signs[:1]}
         offset[matrix][4] = left
-        found = made.bounded_sum(
+        found = example_sum(
+            made,
             params,
             np.array([0]),
             Normalise(l2_clip_norm=1.0),
@@ -103,13 +106,13 @@ class TestCancellation:
         """
         rows = np.array([[1e16, 0], [0.96, 0.8], [1e16, 0], [0, 0]], np.float32)
         made, params = at_zero(kind, rows, np.array([0, 0, 1, 1]))
-        found = made.bounded_sum(params, [np.arange(4)], Normalise(l2_clip_norm=1.0))
+        found = example_sum(made, params, [np.arange(4)], Normalise(l2_clip_norm=1.0))
         assert 0.999 < l2_norm(found) <= 1.0
 
     def test_certain_examples_keep_their_residual(self):
         """p - 1 would be 0 here, and the normalised update nothing."""
         made, params = at_zero("logistic", np.array([[3.0, 4.0]], np.float32), np.array([1]))
         params["bias"][:] = 60.0
-        total = made.bounded_sum(params, np.array([0]), Normalise(l2_clip_norm=1.0))
+        total = example_sum(made, params, np.array([0]), Normalise(l2_clip_norm=1.0))
         expected = np.array([3, 4, 1]) / math.sqrt(26)
         np.testing.assert_allclose([*total["weight"], *total["bias"]], expected, rtol=1e-6)

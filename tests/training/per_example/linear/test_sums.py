@@ -12,7 +12,7 @@ from fedpriv.mechanisms import Clip, Normalise, Unbounded
 from fedpriv.training.algorithm import Context
 from fedpriv.training.per_example.linear import linear_metrics
 from fedpriv.tree import l2_norm
-from tests.harness.toys_of_training import assert_same, distance, zeros
+from tests.harness.toys_of_training import assert_same, distance, example_sum, zeros
 from tests.training.per_example.linear.case import (
     KINDS,
     NUM,
@@ -46,10 +46,10 @@ class TestEqualsTheDenseLoop:
         context = preconditioned(case, shape, mixed)
         index = np.array([3, 0, 2, 7, 13, 5])
         updates = list(case.updates())
-        found = case.made.bounded_sum(case.params, index, inner, context=context)
+        found = example_sum(case.made, case.params, index, inner, context=context)
         close(found, oracle(updates, singles(index), inner, context))
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
-        found = case.made.bounded_sum(case.params, groups, inner, context=context)
+        found = example_sum(case.made, case.params, groups, inner, context=context)
         close(found, oracle(updates, groups, inner, context))
 
     @pytest.mark.parametrize("kind", ["logistic", "softmax", "one-vs-all"])
@@ -62,7 +62,7 @@ class TestEqualsTheDenseLoop:
         groups = [np.array([3, 0, 9]), np.array([2]), np.array([7, 13, 5, 1])]
         for index in (np.arange(NUM), groups):
             found, expected = (
-                each.bounded_sum(case.params, index, inner, context=context)
+                example_sum(each, case.params, index, inner, context=context)
                 for each in (module, case.made)
             )
             close(found, expected, 1e-5)
@@ -89,7 +89,7 @@ class TestEqualsTheDenseLoop:
         stored = half.data.copy()
         made, index, bound = case.make(half), np.arange(NUM), Clip(l2_clip_norm=0.3)
         close(
-            made.bounded_sum(case.params, index, bound),
+            example_sum(made, case.params, index, bound),
             oracle(case.updates(), singles(index), bound),
         )
         assert np.array_equal(half.data, stored)
@@ -129,7 +129,8 @@ class TestLaws:
             (2, groups, [group[group != out] for group in groups]),
         ):
             sums = [
-                made.bounded_sum(case.params, of, inner, context=context) for of in (index, without)
+                example_sum(made, case.params, of, inner, context=context)
+                for of in (index, without)
             ]
             assert distance(*sums) <= most * inner.l2_bound * (1 + 1e-9)
 
@@ -138,7 +139,7 @@ class TestLaws:
         """A bound of every member before the mean would be as small, but not this."""
         case = Case(kind)
         bound, members = Clip(l2_clip_norm=1e-3), np.array([0, 3, 4, 5])
-        found = case.made.bounded_sum(case.params, [members], bound)
+        found = example_sum(case.made, case.params, [members], bound)
         assert l2_norm(found) == pytest.approx(1e-3, rel=1e-6)
         members_first = oracle(case.updates(), singles(members), bound)
         assert distance(found, {n: a / 4 for n, a in members_first.items()}) > 1e-4
@@ -151,7 +152,7 @@ class TestLaws:
         ones = {n: np.ones_like(a) for n, a in case.random(0, 1, full=shape == "full").items()}
         for index in (np.arange(NUM), [np.arange(5), np.arange(5, 9)]):
             plain, same = (
-                case.made.bounded_sum(case.params, index, inner, context=context)
+                example_sum(case.made, case.params, index, inner, context=context)
                 for context in (Context(), Context(multiplier=ones))
             )
             assert_same(same, plain)

@@ -10,6 +10,7 @@ from fedpriv.mechanisms.bounds import Clip
 from fedpriv.rng import Key
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.harness.toys_of_training import example_sum
 
 KEY = Key.simulation(11)
 WIDTH, CLASSES, NUM = 8, 3, 12
@@ -48,10 +49,10 @@ def made(module, x=None, loss=cross_entropy, **options):
 
 def furthest(gradients, params, index):
     """How far the bounded sum moves at most when one of the examples leaves."""
-    total = gradients.bounded_sum(params, index, BOUND, KEY)
+    total = example_sum(gradients, params, index, BOUND, KEY)
     moves = []
     for place in range(len(index)):
-        others = gradients.bounded_sum(params, np.delete(index, place), BOUND, KEY)
+        others = example_sum(gradients, params, np.delete(index, place), BOUND, KEY)
         moves.append(tree.l2_norm({n: total[n] - others[n] for n in total}))
     return max(moves)
 

@@ -61,7 +61,8 @@ FACTORED = ("mlp", "linear", "softmax regression", "partly frozen")
 """Of which all trained parameters are those of linear layers, each called once on vectors."""
 
 
-def built(name, **options):
+def built(name, *, chunk=None, **options):
+    """Gradients of a model, in chunks of so many examples, and params."""
     make, draw = MODELS[name]
     torch.manual_seed(2)
     rng = np.random.default_rng(3)
@@ -75,6 +76,8 @@ def built(name, **options):
     if options.get("way") == "factors" and name not in FACTORED:
         options["way"] = None
     gradients = ModuleGradients(module, cross_entropy, x, y, **options)
+    if chunk is not None:
+        gradients._chunk = lambda *, dense: chunk
     return gradients, {n: p + np.float32(0.01) for n, p in module_params(module).items()}
 
 

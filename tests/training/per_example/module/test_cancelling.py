@@ -12,6 +12,7 @@ from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.harness.toys_of_training import example_sum
 
 DIM = 48
 #: What float32 may leave beyond the bound: a few roundings of a weight and a coordinate.
@@ -80,7 +81,7 @@ def test_one_example_over_time_stays_within_the_bound(subtests):
                 with subtests.test(bound=bound, large=large, small=small, said=said):
                     made, params = gradients(OverTime(), cancelling(large, small, number=1))
                     assert made.way == "vmap"
-                    total = made.bounded_sum(params, np.arange(1), bound, context=said)
+                    total = example_sum(made, params, np.arange(1), bound, context=said)
                     assert length(total) <= 0.1 * (1 + SLACK)
 
 
@@ -99,14 +100,14 @@ def test_a_micro_batch_stays_within_the_bound(bound, large, small, said):
 
     made, params = gradients(Plain(), cancelling(large, small, number=1)[0])
     assert made.way == "factors"
-    total = made.bounded_sum(params, [np.arange(4)], bound, context=said)
+    total = example_sum(made, params, [np.arange(4)], bound, context=said)
     assert length(total) <= 0.1 * (1 + SLACK)
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda b: f"{type(b).__name__} {b.l2_bound}")
 def test_a_word_named_thrice_stays_within_the_bound(bound):
     made, params = gradients(Words(), np.array([[5, 5, 5, 6]]))
-    assert length(made.bounded_sum(params, np.arange(1), bound)) <= 0.1 * (1 + SLACK)
+    assert length(example_sum(made, params, np.arange(1), bound)) <= 0.1 * (1 + SLACK)
 
 
 def test_the_sum_is_that_of_the_gradients_themselves():
@@ -116,7 +117,7 @@ def test_the_sum_is_that_of_the_gradients_themselves():
     made, params = gradients(OverTime(), x)
     exact = sum_of_float64(x)
     index, bound = np.arange(len(x)), Clip(l2_clip_norm=0.1)
-    found = made.bounded_sum(params, index, bound, context=MULTIPLIED)["dense.weight"]
+    found = example_sum(made, params, index, bound, context=MULTIPLIED)["dense.weight"]
     np.testing.assert_allclose(found, exact, rtol=2e-5, atol=2e-6 * np.abs(exact).max())
 
 
@@ -141,7 +142,7 @@ def test_an_offset_that_cancels_stays_within_the_bound(excess):
     offset = (np.float32(0.9) * whole * np.float32(1 + excess)).astype(np.float32)
     bound = Normalise(l2_clip_norm=1.0, regulariser=0.0)
     said = Context(mixture=Mixture(own=0.9, offset={"dense.weight": offset}))
-    assert length(made.bounded_sum(params, np.arange(1), bound, context=said)) <= 1.0 + SLACK
+    assert length(example_sum(made, params, np.arange(1), bound, context=said)) <= 1.0 + SLACK
 
 
 def one_output(x, y, way):
@@ -159,7 +160,7 @@ def test_a_thousand_examples_that_cancel_an_offset_leave_nothing_to_one(way):
     made, params = one_output(x, y, way)
     said = Context(mixture=Mixture(own=1.0, offset=made.gradient(params, np.array([1]))))
     bound = Normalise(l2_clip_norm=1.0)
-    sums = [made.bounded_sum(params, np.arange(n, 1025), bound, context=said) for n in (0, 1)]
+    sums = [example_sum(made, params, np.arange(n, 1025), bound, context=said) for n in (0, 1)]
     assert 0.9 < length({name: sums[0][name] - sums[1][name] for name in params}) <= 1.0 + 1e-5
 
 
@@ -168,10 +169,10 @@ def test_a_thousand_examples_that_cancel_an_offset_leave_nothing_to_one(way):
 def test_what_float32_cannot_scale_stays_within_the_bound(way, bound):
     """Weights below float32's least, and products that only the multiplier makes finite."""
     made, params = one_output(np.array([[1e19]], "f4"), np.array([[1e18]], "f4"), way)
-    assert length(made.bounded_sum(params, np.arange(1), bound)) <= 1.0 + 1e-9
+    assert length(example_sum(made, params, np.arange(1), bound)) <= 1.0 + 1e-9
     made, params = one_output(np.array([[1e15, 1e-30]], "f4"), np.array([[1e15]], "f4"), way)
     said = Context(multiplier={"weight": np.array([[0.0, 1.0]], "f4"), "bias": np.zeros(1, "f4")})
-    total = made.bounded_sum(params, np.arange(1), bound, context=said)
+    total = example_sum(made, params, np.arange(1), bound, context=said)
     assert length(total) <= 1.0 + 1e-9 and total["weight"][0, 0] == 0.0
 
 
@@ -186,5 +187,5 @@ def test_an_offset_that_cancels_many_outputs_stays_within_the_bound(way, excess)
     whole = made.gradient(params, np.arange(1))
     offset = {name: np.float32(0.9 * (1 + excess)) * array for name, array in whole.items()}
     said = Context(mixture=Mixture(own=0.9, offset=offset))
-    total = made.bounded_sum(params, np.arange(1), Normalise(l2_clip_norm=1.0), context=said)
+    total = example_sum(made, params, np.arange(1), Normalise(l2_clip_norm=1.0), context=said)
     assert length(total) <= 1.0 + 1e-9

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from fedpriv.mechanisms.bounds import Unbounded
 from tests.harness.refusals import refuses
+from tests.harness.toys_of_training import example_sum
 from tests.training.per_example.module.layers import (
     BOUND,
     CLASSES,
@@ -53,7 +54,7 @@ def test_what_would_mix_examples_is_given_one_at_a_time(between, way):
     """Red where a batch goes through the module at once: `furthest` is 1.3 to 40 bounds."""
     gradients, params = made(Layer(between), way=way)
     alone, _ = made(Layer(between), way="loop")
-    assert gap(*(g.bounded_sum(params, EVERYBODY, BOUND) for g in (gradients, alone))) < 1e-5
+    assert gap(*(example_sum(g, params, EVERYBODY, BOUND) for g in (gradients, alone))) < 1e-5
     for size in (6, NUM):
         assert furthest(gradients, params, EVERYBODY[:size]) <= BOUND.l2_bound * (1 + 1e-5)
 
@@ -62,7 +63,7 @@ def test_words_are_vectorised():
     gradients, params = made(Words(), ids(4))
     alone, _ = made(Words(), ids(4), way="loop")
     assert gradients.way == "vmap"
-    assert gap(*(g.bounded_sum(params, EVERYBODY, BOUND) for g in (gradients, alone))) < 1e-5
+    assert gap(*(example_sum(g, params, EVERYBODY, BOUND) for g in (gradients, alone))) < 1e-5
 
 
 @pytest.mark.parametrize("way", ["factors", "vmap"])
@@ -73,7 +74,7 @@ def test_what_is_drawn_follows_from_the_key(way):
     gradients, params = made(Layer(noisy), way=way)
     before = torch.get_rng_state()
     found, again, other = (
-        gradients.bounded_sum(params, EVERYBODY, BOUND, key) for key in (KEY, KEY, KEY.fold(1))
+        example_sum(gradients, params, EVERYBODY, BOUND, key) for key in (KEY, KEY, KEY.fold(1))
     )
     assert gap(found, other) > 1e-3 and gap(found, again) == 0.0
     assert torch.equal(torch.get_rng_state(), before)  # of whoever calls
@@ -95,8 +96,8 @@ class TestPenalties:
     def test_are_in_the_gradient(self):
         gradients, params = self.penalised()
         assert gradients.way == "loop"
-        total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
-        plain = made(Layer())[0].bounded_sum(params, EVERYBODY, Unbounded())
+        total = example_sum(gradients, params, EVERYBODY, Unbounded())
+        plain = example_sum(made(Layer())[0], params, EVERYBODY, Unbounded())
         expected = plain["above.weight"] - NUM * 18 * params["above.weight"]
         np.testing.assert_allclose(total["above.weight"], expected, rtol=1e-4, atol=1e-4)
         assert gap({"": total["below.weight"]}, {"": plain["below.weight"]}) < 1e-6

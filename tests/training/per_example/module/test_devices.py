@@ -12,7 +12,7 @@ from fedpriv.training.per_example.example_sum import ExampleGradients, gradients
 from fedpriv.training.per_example.linear import UnbiasedSoftmaxGradients
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import KEY, cross_entropy, gap
+from tests.harness.toys_of_training import KEY, cross_entropy, example_sum, gap
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
@@ -30,8 +30,8 @@ def test_the_sums_are_the_same(name):
     there = here.on_device("cpu")
     assert there is not here and there.way == here.way
     for bound, said in bounds_of(params):
-        expected = here.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
-        found = there.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
+        expected = example_sum(here, params, EVERYBODY, bound, KEY, context=said)
+        found = example_sum(there, params, EVERYBODY, bound, KEY, context=said)
         assert gap(found, expected) == 0.0
 
 
@@ -138,11 +138,11 @@ def test_a_gpu_gives_the_cpus_sums(name, device):
     here, params = built(name)
     there, where = here.on_device(device), usable_device(device)
     for bound, said in bounds_of(params):
-        expected = here.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
-        found = there.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
+        expected = example_sum(here, params, EVERYBODY, bound, KEY, context=said)
+        found = example_sum(there, params, EVERYBODY, bound, KEY, context=said)
         assert {p.device for p in there._module.parameters()} == {where}
         assert gap(found, expected) < 1e-4
-        again = here.bounded_sum(params, EVERYBODY, bound, KEY, context=said)
+        again = example_sum(here, params, EVERYBODY, bound, KEY, context=said)
         assert gap(again, expected) == 0.0
     assert {p.device.type for p in here._module.parameters()} == {"cpu"}
 
@@ -151,6 +151,6 @@ def test_a_model_without_a_bias_has_none_on_a_device():
     rng = np.random.default_rng(0)
     x, y = sparse.csr_matrix(rng.normal(size=(9, 4)).astype(np.float32)), rng.integers(0, 3, 9)
     here, params = UnbiasedSoftmaxGradients(x, y, 3), {"kernel": np.ones((4, 3), np.float32)}
-    expected = here.bounded_sum(params, np.arange(9), Clip(l2_clip_norm=0.3))
-    found = here.on_device("cpu").bounded_sum(params, np.arange(9), Clip(l2_clip_norm=0.3))
+    expected = example_sum(here, params, np.arange(9), Clip(l2_clip_norm=0.3))
+    found = example_sum(here.on_device("cpu"), params, np.arange(9), Clip(l2_clip_norm=0.3))
     assert found.keys() == {"kernel"} and gap(found, expected) < 1e-5

@@ -11,7 +11,7 @@ from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example import module as ways
 from fedpriv.training.per_example.module import ModuleGradients
 from tests.harness.refusals import refuses
-from tests.harness.toys_of_training import KEY, cross_entropy, gap
+from tests.harness.toys_of_training import KEY, cross_entropy, example_sum, gap
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
@@ -94,13 +94,17 @@ def test_what_no_rule_covers_goes_to_a_safe_backend(kind, way):
     assert way in (None, gradients.way)
     if way != "factors":
         with refuses(ValueError, "factors"):
-            ModuleGradients(module, cross_entropy, x, y, way="factors").bounded_sum(
-                params, EVERYBODY, bound, KEY
+            example_sum(
+                ModuleGradients(module, cross_entropy, x, y, way="factors"),
+                params,
+                EVERYBODY,
+                bound,
+                KEY,
             )
     if kind == "functional dropout":  # which another place in the batch draws otherwise
         return
-    total = gradients.bounded_sum(params, EVERYBODY, bound, KEY)
-    singles = [gradients.bounded_sum(params, np.array([i]), bound, KEY) for i in EVERYBODY]
+    total = example_sum(gradients, params, EVERYBODY, bound, KEY)
+    singles = [example_sum(gradients, params, np.array([i]), bound, KEY) for i in EVERYBODY]
     assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
 
 
@@ -113,8 +117,11 @@ def test_a_loss_that_mixes_examples_is_taken_apart():
     module = nn.Linear(12, CLASSES)
     params = module_params(module)
     sums = [
-        ModuleGradients(module, weighted, x, y, way=way).bounded_sum(
-            params, EVERYBODY, Clip(l2_clip_norm=0.7)
+        example_sum(
+            ModuleGradients(module, weighted, x, y, way=way),
+            params,
+            EVERYBODY,
+            Clip(l2_clip_norm=0.7),
         )
         for way in ("factors", "loop")
     ]
@@ -147,7 +154,7 @@ def test_an_index_beyond_its_own_contributes_zero_alone(way, fills):
     module = ByIndex(fills=fills)
     gradients = ModuleGradients(module, cross_entropy, x, y, way=way)
     params, bound = module_params(module), Clip(l2_clip_norm=0.1)
-    found = gradients.bounded_sum(params, np.arange(6), bound)
-    assert gap(found, gradients.bounded_sum(params, np.array([0, 1, 3, 4, 5]), bound)) < 1e-6
+    found = example_sum(gradients, params, np.arange(6), bound)
+    assert gap(found, example_sum(gradients, params, np.array([0, 1, 3, 4, 5]), bound)) < 1e-6
     losses = gradients.losses_along(params, params, [0.5], np.arange(6))
     assert np.isfinite(np.delete(losses, 2)).all() and not np.isfinite(losses[2]).any()

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.per_example.module import WAYS
+from tests.harness.toys_of_training import example_sum
 from tests.training.per_example.module.layers import (
     BOUND,
     EVERYBODY,
@@ -75,8 +76,8 @@ def test_an_example_that_freezes_a_parameter_contributes_zero_alone():
     x = floats(WIDTH)
     x[7] *= 1000
     gradients, params = made(Layer(freezes), x, way="loop")
-    found = gradients.bounded_sum(params, EVERYBODY, BOUND)
-    expected = gradients.bounded_sum(params, np.delete(EVERYBODY, 7), BOUND)
+    found = example_sum(gradients, params, EVERYBODY, BOUND)
+    expected = example_sum(gradients, params, np.delete(EVERYBODY, 7), BOUND)
     assert gap(found, expected) < 1e-6
 
 
@@ -87,8 +88,8 @@ def test_what_the_module_keeps_does_not_reach_the_next_example(between, way):
     if way != "loop" and between is largest:
         pytest.skip("looks at values")
     gradients, params = made(Layer(between), way=way)
-    total = gradients.bounded_sum(params, EVERYBODY, BOUND)
-    singles = [gradients.bounded_sum(params, np.array([i]), BOUND) for i in EVERYBODY]
+    total = example_sum(gradients, params, EVERYBODY, BOUND)
+    singles = [example_sum(gradients, params, np.array([i]), BOUND) for i in EVERYBODY]
     assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
     assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
 
@@ -98,7 +99,7 @@ def test_what_the_module_keeps_does_not_reach_the_next_example(between, way):
 def test_what_is_kept_where_no_copy_reaches_is_refused(between, way):
     gradients, params = made(Layer(between), way=way)
     with pytest.raises(KeepsStateError):
-        gradients.bounded_sum(params, EVERYBODY, BOUND)
+        example_sum(gradients, params, EVERYBODY, BOUND)
 
 
 def test_a_loss_that_keeps_something_is_refused():

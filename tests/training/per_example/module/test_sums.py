@@ -11,7 +11,7 @@ from fedpriv.training.algorithm import Context
 from fedpriv.training.local.module import load_params
 from fedpriv.training.per_example.module import WAYS, ModuleGradients
 from tests.harness.combinations import each_once
-from tests.harness.toys_of_training import KEY, bounded, cross_entropy, gap
+from tests.harness.toys_of_training import KEY, bounded, cross_entropy, example_sum, gap
 from tests.training.per_example.module.models import (
     CLASSES,
     EVERYBODY,
@@ -36,8 +36,8 @@ def test_every_way_finds_the_same(name, other):
     slow, _ = built(name, way=other)
     index = np.array([8, 2, 10, 3, 0, 7])
     for bound, said in bounds_of(params):
-        expected = slow.bounded_sum(params, index, bound, KEY, context=said)
-        found = quick.bounded_sum(params, index, bound, KEY, context=said)
+        expected = example_sum(slow, params, index, bound, KEY, context=said)
+        found = example_sum(quick, params, index, bound, KEY, context=said)
         assert gap(found, expected) < 1e-5, bound
         assert all(a.dtype == np.float64 and a.shape == params[n].shape for n, a in found.items())
 
@@ -49,16 +49,16 @@ def test_every_way_finds_the_same(name, other):
 def test_an_example_alone_is_bounded_as_its_update_is(name, way):
     gradients, params = built(name, way=way)
     for bound, said in bounds_of(params):
-        raw = gradients.bounded_sum(params, np.array([4]), Unbounded(), KEY)
+        raw = example_sum(gradients, params, np.array([4]), Unbounded(), KEY)
         update = {n: a.astype(np.float32) for n, a in raw.items()}
-        found = gradients.bounded_sum(params, np.array([4]), bound, KEY, context=said)
+        found = example_sum(gradients, params, np.array([4]), bound, KEY, context=said)
         assert gap(found, bounded(bound, update, said)) < 1e-5, bound
 
 
 @pytest.mark.parametrize("way", ["factors", "vmap", "loop"])
 def test_the_sum_without_a_bound_is_minus_the_gradient(way):
     gradients, params = built("mlp", way=way)
-    total = gradients.bounded_sum(params, EVERYBODY, Unbounded())
+    total = example_sum(gradients, params, EVERYBODY, Unbounded())
     mean = gradients.gradient(params, EVERYBODY)
     assert all(a.dtype == np.float32 for a in mean.values())
     assert gap({n: -a / NUM for n, a in total.items()}, mean) < 1e-6
@@ -92,7 +92,7 @@ def test_no_example_leaves_the_bound(name, way, scale):
     for bound, said in bounds_of(params):
         for position in SOME:
             index = np.array([position])
-            one = gradients.bounded_sum(steep, index, bound, KEY, context=said)
+            one = example_sum(gradients, steep, index, bound, KEY, context=said)
             assert tree.l2_norm(one) <= bound.l2_bound
 
 
@@ -110,7 +110,7 @@ def test_leaving_one_out_moves_the_sum_by_what_it_contributes(name, way):
     bound, said = Clip(l2_clip_norm=0.7), preconditioned(params)
 
     def summed(index):
-        return gradients.bounded_sum(params, index, bound, KEY, context=said)
+        return example_sum(gradients, params, index, bound, KEY, context=said)
 
     total = summed(EVERYBODY)
     singles = [summed(np.array([i])) for i in EVERYBODY]
@@ -133,9 +133,9 @@ def test_ones_are_no_preconditioner_bit_for_bit(names):
         gradients, params = built(name)
         plain = Clip(l2_clip_norm=0.7)
         ones = {n: np.ones(p.shape, np.float32) for n, p in params.items()}
-        left = gradients.bounded_sum(params, EVERYBODY, plain, KEY)
-        right = gradients.bounded_sum(
-            params, EVERYBODY, plain, KEY, context=Context(multiplier=ones)
+        left = example_sum(gradients, params, EVERYBODY, plain, KEY)
+        right = example_sum(
+            gradients, params, EVERYBODY, plain, KEY, context=Context(multiplier=ones)
         )
         assert all(np.array_equal(left[n], right[n]) for n in params)
 
@@ -145,7 +145,8 @@ def test_a_multiplier_broadcasts_as_it_does_for_users():
     column = np.linspace(0.1, 5, 12, dtype=np.float32)[:, None]
     full = np.broadcast_to(column, params["kernel"].shape).copy()
     found, expected = (
-        gradients.bounded_sum(
+        example_sum(
+            gradients,
             params,
             EVERYBODY,
             Clip(l2_clip_norm=1),
@@ -159,9 +160,9 @@ def test_a_multiplier_broadcasts_as_it_does_for_users():
 def test_dropout_draws_from_the_key():
     gradients, params = built("partly frozen")
     bound = Clip(l2_clip_norm=0.7)
-    one = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(1))
-    again = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(1))
-    other = gradients.bounded_sum(params, EVERYBODY, bound, KEY.fold(2))
+    one = example_sum(gradients, params, EVERYBODY, bound, KEY.fold(1))
+    again = example_sum(gradients, params, EVERYBODY, bound, KEY.fold(1))
+    other = example_sum(gradients, params, EVERYBODY, bound, KEY.fold(2))
     assert all(np.array_equal(one[n], again[n]) for n in params)
     assert gap(one, other) > 1e-3
     assert gap(gradients.gradient(params, EVERYBODY), gradients.gradient(params, EVERYBODY)) == 0
@@ -177,5 +178,5 @@ def test_tiny_gradients_are_normalised_and_not_amplified_wrongly():
     frozen = ModuleGradients(
         nn.Linear(12, CLASSES, bias=False), cross_entropy, gradients._x, gradients._y
     )
-    one = frozen.bounded_sum({"weight": params["weight"]}, np.array([1]), bound)
+    one = example_sum(frozen, {"weight": params["weight"]}, np.array([1]), bound)
     assert 0.7 * (1 - 1e-6) <= tree.l2_norm(one) <= 0.7
