@@ -19,13 +19,14 @@ about 16
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
+
+import numpy as np
 
 from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
@@ -91,7 +92,8 @@ def find_saturation_point(rounds: int, line: Sequence[tuple[float, float]]) -> S
         return SaturationPoint(rounds=rounds, cohort=None, side="unknown")
 
     def gain(at: float) -> float:
-        return _between(logs, at) - _between(logs, at + double)
+        here, there = np.interp([at, at + double], [x for x, _ in logs], [y for _, y in logs])
+        return float(here - there)
 
     # The gain is linear between places where either end meets a cohort of the line.
     last = max(logs[-1][0] - double, logs[0][0])  # for one doubling, but for rounding
@@ -106,12 +108,6 @@ def find_saturation_point(rounds: int, line: Sequence[tuple[float, float]]) -> S
             at = math.exp(left + share * (right - left))
             return SaturationPoint(rounds=rounds, cohort=at, side="at")
     return SaturationPoint(rounds=rounds, cohort=math.exp(last), side="above")
-
-
-def _between(logs: Sequence[tuple[float, float]], at: float) -> float:
-    index = min(max(bisect.bisect_right([x for x, _ in logs], at), 1), len(logs) - 1)
-    (left, low), (right, high) = logs[index - 1], logs[index]
-    return low + (high - low) * (at - left) / (right - left)
 
 
 DEFAULT_ROUNDS = (25, 50, 100, 200, 400)

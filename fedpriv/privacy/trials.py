@@ -5,15 +5,16 @@ kept. If how many are run is drawn from a fixed law and kept secret, it costs li
 (Papernot and Steinke 2022, arXiv:2110.03620): Theorem 2 for a truncated negative binomial, Theorem
 6 for a Poisson number. Both turn the Rényi curve of one trial into that of the whole study.
 
+>>> import itertools
 >>> law = Trials(mean=10.0)
->>> f"{law.gamma:.3f}", f"{law.probability(1):.3f}", f"{law.probability(2):.4f}"
-('0.100', '0.100', '0.0900')
+>>> [(number, f"{prob:.4f}") for number, prob in itertools.islice(law.probabilities(), 2)]
+[(1, '0.1000'), (2, '0.0900')]
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any
@@ -102,15 +103,6 @@ class Trials:
             low, high = (middle, high) if mean > self.mean else (low, middle)
         return math.exp((low + high) / 2)
 
-    def probability(self, number: int) -> float:
-        """Return the probability that so many trials are run."""
-        for at, prob in self._law():
-            if at == number:
-                return float(prob)
-            if at > number:
-                return 0.0
-        return 0.0
-
     def number(self, bits: Callable[[int], int]) -> int:
         """Return a number of trials; draw it once in a study, and keep it secret.
 
@@ -119,36 +111,35 @@ class Trials:
 
         Args:
             bits: Returns a uniform whole number of so many bits, such as `secrets.randbits`.
+
+        Raises:
+            ValueError: Of the Poisson law, under which a study might run nothing.
         """
         with localcontext() as context:
             context.prec = _DIGITS
             uniform = Decimal(bits(_BITS)) / Decimal(2**_BITS)
             total, number = Decimal(0), 0
-            for number, prob in self._law():
+            for number, prob in self.probabilities():
                 total += prob
                 if uniform < total:
                     return number
         return number  # what rounding in the 60th digit leaves
 
-    def _law(self) -> Any:
-        """Yield numbers of trials and their probabilities, as far as these matter."""
+    def probabilities(self) -> Iterator[tuple[int, Decimal]]:
+        """Yield numbers of trials from 1 and their probabilities, as far as these matter.
+
+        Raises:
+            ValueError: Of the Poisson law, which is priced and never drawn.
+        """
+        number, gamma, shape = 1, Decimal(self.gamma), Decimal(self.shape)
         with localcontext() as context:
             context.prec = _DIGITS
-            gamma = shape = Decimal(0)
-            if self.is_poisson:
-                number, prob = 0, (-Decimal(self.mean)).exp()
-            else:
-                gamma, shape = Decimal(self.gamma), Decimal(self.shape)
-                number = 1
-                prob = shape * (1 - gamma) / ((-shape * gamma.ln()).exp() - 1)
+            prob = shape * (1 - gamma) / ((-shape * gamma.ln()).exp() - 1)
         while prob > Decimal("1e-55") or number < self.mean:
             yield number, prob
             with localcontext() as context:
                 context.prec = _DIGITS
-                if self.is_poisson:
-                    prob = prob * Decimal(self.mean) / (number + 1)
-                else:
-                    prob = prob * (1 - gamma) * (number + shape) / (number + 1)
+                prob = prob * (1 - gamma) * (number + shape) / (number + 1)
             number += 1
 
     def selected(

@@ -150,6 +150,7 @@ class LedgerFile:
 
     Attributes:
         path: Where it is.
+        size: Bytes that were kept or appended.
         broken: Why it takes no further line; "" while it does.
     """
 
@@ -166,7 +167,7 @@ class LedgerFile:
         Raises:
             LedgerError: If it is missing, cannot be opened, or another process holds it.
         """
-        self.path, self.broken, self._size, self._called = Path(path), "", 0, called
+        self.path, self.broken, self.size, self._called = Path(path), "", 0, called
         flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if new else 0)
         try:
             self._fd = os.open(self.path, flags, 0o644)
@@ -198,7 +199,7 @@ class LedgerFile:
         if size != os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, size)
         os.fsync(self._fd)
-        self._size = size
+        self.size = size
 
     def append(self, line: bytes) -> None:
         """Append a line and sync it, or break this object for good.
@@ -216,14 +217,14 @@ class LedgerFile:
             if written < len(line):
                 # Half a line would be cut off at the next opening anyway; try to leave none.
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._size)
+                    os.ftruncate(self._fd, self.size)
             if not isinstance(error, OSError):
                 raise
             raise LedgerError(
                 f"cannot write the {self._called} {self.path}: {error}. Nothing was drawn for this "
                 "line; make room or make the disk writable, then resume the run"
             ) from error
-        self._size += len(line)
+        self.size += len(line)
 
     def close(self) -> None:
         """Release the file and its lock."""
@@ -296,7 +297,7 @@ class Anchor:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Name the file; it is made with the run. It must not lie in the run folder."""
-        self.path, self._file, self._size = Path(path), None, 0
+        self.path, self._file = Path(path), None
 
     def __str__(self) -> str:
         return f"the anchor {self.path}"
@@ -311,7 +312,6 @@ class Anchor:
         except OSError as error:
             self.close()
             raise LedgerError(f"cannot write {self}: {error}") from error
-        self._size = whole
 
     def last(self) -> Mark | None:
         """Return the mark made last, of whatever run; None where there is none yet."""
@@ -330,14 +330,12 @@ class Anchor:
             size = self.path.stat().st_size
         except OSError as error:
             raise LedgerError(f"cannot write {self}: {error}") from error
-        if size != self._size:  # where locks do not reach, as on some shared disks
+        if size != self._file.size:  # where locks do not reach, as on some shared disks
             raise LedgerError(
                 f"{self} was written by somebody else while this run held it: the run is "
                 "continued twice; stop one"
             )
-        line = json.dumps(asdict(mark)).encode() + b"\n"
-        self._file.append(line)
-        self._size += len(line)
+        self._file.append(json.dumps(asdict(mark)).encode() + b"\n")
 
     def close(self) -> None:
         """Release its lock."""
