@@ -14,10 +14,8 @@ made = fp.bolt_on(train, fp.loss_constants("logistic", regulariser=0.01), 10,
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -252,22 +250,20 @@ def _described(work: Wrapped) -> dict[str, Any]:
 def _check_train(train: Any) -> None:
     """Refuse what is no training that a proof speaks of.
 
-    It is looked for among the training itself, what it is bound to or was partly applied to, and
-    what it closes over or names: a module that is reached some other way is not seen.
+    It is looked for in what the training is, or is bound to, and nowhere else: what it calls is not
+    inspected.
 
     Raises:
-        ValueError: If it cannot be called, is an estimator's, or is, or is made of, a torch module.
+        ValueError: If it cannot be called, or is an estimator's or a torch module's.
     """
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        for held in _held(train):
-            if isinstance(held, torch.nn.Module):
-                raise ValueError(
-                    f"train works on a torch module ({type(held).__name__}): nothing shows that "
-                    "its loss is convex, and two runs of one that is not may drift apart without "
-                    "limit; use noise in every step (method averaging), or a linear model in NumPy"
-                )
-    if hasattr(train, "partial_fit") or hasattr(getattr(train, "__self__", None), "partial_fit"):
+    owner, torch = getattr(train, "__self__", train), sys.modules.get("torch")
+    if torch is not None and isinstance(owner, torch.nn.Module):
+        raise ValueError(
+            f"train works on a torch module ({type(owner).__name__}): nothing shows that its loss "
+            "is convex, and two runs of one that is not may drift apart without limit; use noise "
+            "in every step (method averaging), or a linear model in NumPy"
+        )
+    if hasattr(owner, "partial_fit"):
         raise ValueError(
             "train is an estimator's, whose parameters say how it trains, and of which nothing is "
             "known; give a function of a walk that returns params"
@@ -277,22 +273,3 @@ def _check_train(train: Any) -> None:
             f"train {type(train).__name__} cannot be called; give a function of a walk that "
             "returns params"
         )
-
-
-def _held(train: Any) -> Iterator[Any]:
-    yield train
-    if isinstance(train, functools.partial):
-        yield from (*train.args, *train.keywords.values())
-        yield from _held(train.func)
-        return
-    function = getattr(train, "__func__", train)
-    code = getattr(function, "__code__", None)
-    owner = getattr(train, "__self__", None if code else train)
-    yield from (owner, *getattr(owner, "__dict__", {}).values())
-    if code is not None:
-        for cell in function.__closure__ or ():
-            with suppress(ValueError):  # not filled yet
-                yield cell.cell_contents
-        known = function.__globals__
-        yield from (known[name] for name in code.co_names if name in known)
-        yield from (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())

@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.event import Event
@@ -38,10 +38,6 @@ from fedpriv.ranges import json_object, positive_float, positive_int
 from fedpriv.rng import Key, check_key
 from fedpriv.sums import PartialSum
 from fedpriv.tree import Params
-
-
-def _event(name: str, value: Any) -> Event:
-    return value if isinstance(value, Event) else Event.from_json(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +53,7 @@ class Recorded(Part):
         description: What it does, in a sentence.
     """
 
-    event: Annotated[Event, _event]
+    event: Event
     after_crash: AfterCrash
     noise: str
     num_users: PositiveInt
