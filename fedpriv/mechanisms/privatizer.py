@@ -217,6 +217,17 @@ class Privatizer(Part, ABC):
     def event(self) -> Event:
         """Event of an answer when everybody takes part; of all rows where they are charged once."""
 
+    def check_bound(self, bound: Any, micro_batch: int) -> None:
+        """Refuse a bound for which the event does not hold; by default none is.
+
+        Args:
+            bound: Of each contribution, a `fedpriv.mechanisms.bounds.Bound`.
+            micro_batch: Examples that are bounded as one.
+
+        Raises:
+            ValueError: If it is such.
+        """
+
     @property
     def charged_once(self) -> bool:
         """Whether one charge pays for all rows of a run."""

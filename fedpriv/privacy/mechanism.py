@@ -116,6 +116,7 @@ class Mechanism:
                 object.__setattr__(self, "recorded", part.recorded)
                 return
         object.__setattr__(self, "recorded", self._record())  # refuses what no accountant prices
+        self.privatizer.check_bound(self.bound, size)
         if size > 1 and size > self.expected_cohort_size:
             raise ValueError(
                 f"micro_batch {size} is above the expected batch of "

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from fedpriv import optimizers
 from fedpriv.backends.backend import Backend
 from fedpriv.checkpoints.tensor_files import params_sha256
+from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
@@ -216,8 +217,12 @@ def train(
     root = Key.secure() if keeping.secure else Key.simulation(keeping.seed)
     backend.check_mode(root.mode)  # before anything is written or charged
     plan, state = components.plan, first_state(components, root)
+    # Who is who follows from a place in the roster, and a simulation's noise from its seed.
+    fixed = {**stated, "roster_sha256": roster_sha256(components.task.roster)}
+    if not keeping.secure:
+        fixed["seed"] = keeping.seed
     facts: dict[str, Any] = {
-        **stated, KEY: list(gaps), "backend": backend.describe()["name"],
+        **fixed, KEY: list(gaps), "backend": backend.describe()["name"],
     }  # fmt: skip
     if not keeping.secure:
         facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)
@@ -230,11 +235,11 @@ def train(
         facts = dict(folder.ledger.extra)
     ledger = folder.ledger
     with closing(folder):
-        for name, fact in stated.items():
+        for name, fact in fixed.items():
             if facts.get(name) != fact:
                 raise ValueError(
-                    f"{keeping.out} holds a training of {facts.get(name)}, and this is one of "
-                    f"{fact}; give the same, or another folder"
+                    f"{keeping.out} holds a training of {name} {facts.get(name)}, and this is one "
+                    f"of {fact}; give the same, or another folder"
                 )
         state = folder.resume(state)
         in_floats = keeping.secure and not folder.is_hardened

@@ -109,7 +109,7 @@ class Discard(Retry):
     meet a second sum, and the difference of the two answers is bare. Older secret state would
     forget who took part. So both count, and each knows what the other must have reached: the
     ledger's row is on the disk before the secret state's, which is there before anything is drawn,
-    so the latter is one behind at most. Where the secret state has no count, the ledger's is taken.
+    so the latter is one behind at most, and never behind a row that was released.
     """
 
     def __init__(self, ledger: Ledger, secrets: SecretState, noise: Key) -> None:
@@ -148,14 +148,15 @@ class Discard(Retry):
 
     def _next_row(self, round_num: int) -> int:
         known, used = self._secrets.recall(_ROWS), self._ledger.rows
-        drawn = used if known is None else int(known["row"][0])
+        drawn = 0 if known is None else int(known["row"][0])
         if drawn > used:
             raise ValueError(
                 f"the ledger has {used:,} rows of noise and {drawn:,} were drawn: it is older than "
                 "the run, and a row would meet a second sum; restore the newest ledger, or start a "
                 "new run"
             )
-        if drawn < used - 1:
+        releases = self._ledger.state.releases
+        if drawn < used - 1 or (releases and releases[-1].attempt > drawn):
             raise ValueError(
                 f"the folder's secret/ knows of {drawn:,} rows of noise and the ledger has "
                 f"{used:,}: it is older than the run, and forgets who took part since "
@@ -203,6 +204,7 @@ class Replay(Retry):
                 f"crash and now asks for {mechanism.event}; what is replayed is the same"
             )
         if not open_:
+            self._remember(name, round_num, b"")
             super().charge(round_num, name, mechanism)
         return Charged(
             round_num=round_num,
@@ -215,17 +217,26 @@ class Replay(Retry):
         """Refuse another sum than before the crash: the difference of the answers would be bare.
 
         Raises:
-            ValueError: If it is another.
+            ValueError: If it is another, or what is known of the sum before is gone.
         """
-        digest = np.frombuffer(_digest(total), np.uint8)
-        before = self._secrets.recall(f"{REPLAY}-{name}") if charged.again else None
-        if before is not None and not np.array_equal(before["sha256"], digest):
+        digest, before = _digest(total), self._secrets.recall(f"{REPLAY}-{name}")
+        if before is None or int(before["round"][0]) != charged.round_num:
+            raise ValueError(
+                f"round {charged.round_num}: the secret record of the sum of {name!r} is gone: "
+                "restore the folder's secret/, or start a new run"
+            )
+        if charged.again and before["sha256"].tobytes() not in (b"", digest):
             raise ValueError(
                 f"round {charged.round_num}: {name!r} was cut off by a crash, and its sum is not "
                 "the same any more (other params, users or data); nothing is released: start a new "
                 "run"
             )
-        self._secrets.remember(f"{REPLAY}-{name}", {"sha256": digest})
+        self._remember(name, charged.round_num, digest)
+
+    def _remember(self, name: str, round_num: int, digest: bytes) -> None:
+        """Write down the digest of a sum; empty before it is made."""
+        kept = {"round": np.array([round_num]), "sha256": np.frombuffer(digest, np.uint8)}
+        self._secrets.remember(f"{REPLAY}-{name}", kept)
 
 
 RULES: Mapping[AfterCrash, type[Retry]] = {

@@ -37,6 +37,7 @@ from fedpriv.training.independence import differs, keeps_state
 from fedpriv.training.work import Attempt, Work, find_work
 from fedpriv.tree import Params
 
+_KNOWN = "ledger"  # in a sampler's memory: the last row or charge that it knows of
 _PRIVATE_STREAMS = frozenset({"cohort", "noise", "users", "vault", "program"})
 
 
@@ -146,10 +147,7 @@ class RunDoor:
                 "a sum over a drawn cohort cannot be answered twice: amplification is earned once "
                 "a cohort; let everybody take part (Everybody)"
             )
-        if mechanism.privatizer.after_crash != "retry":
-            raise ValueError(
-                f"{mechanism.privatizer.name} noise cannot answer one sum twice; ask for it"
-            )
+        _refuse_twice(mechanism.privatizer)
         charged = self._charge(request.name, mechanism)
         drawing = self._drawing(request, mechanism, charged)
         total = self._sum(request, mechanism, charged)
@@ -159,6 +157,7 @@ class RunDoor:
         numbers = count(2)
 
         def again(privatizer: Privatizer) -> Any:
+            _refuse_twice(privatizer)
             more = replace(request, name=f"{request.name} again {next(numbers)}")
             other = replace(mechanism, privatizer=privatizer)
             drawing = self._drawing(more, other, self._charge(more.name, other))
@@ -245,19 +244,30 @@ class RunDoor:
                 participation be counted from zero.
         """
         fresh = not self._ledger.state.knows_query(name)
-        renew = self._ledger.charges == 0 and self._ledger.state.num_resumes == 0
+        renew = self._ledger.charges == 0
         self._rule(mechanism).prepare(name, fresh=fresh, renew=renew)
         first = mechanism.sampler.init()
         if not first:
             return
         if fresh:
-            self._secret_state.remember(f"{COHORTS}-{name}", first)
-        elif self._secret_state.recall(f"{COHORTS}-{name}") is None:
+            self._secret_state.remember(f"{COHORTS}-{name}", {**first, _KNOWN: np.array([0])})
+        memory, released = self._secret_state.recall(f"{COHORTS}-{name}"), self._last_released(name)
+        known = -1 if memory is None else int(memory[_KNOWN][0])
+        if known < released:
             raise ValueError(
-                f"the secret record of who took part in {name!r} is gone: restore the folder's "
-                "secret/, or start a new run (participation is limited, and the limit is what the "
-                "plan's ε rests on)"
+                f"the secret record of who took part in {name!r} "
+                f"{'is gone' if memory is None else f'knows of {known} of {released} releases'}: "
+                "restore the folder's newest secret/, or start a new run (participation is "
+                "limited, and the limit is what the plan's ε rests on)"
             )
+
+    def _last_released(self, name: str) -> int:
+        """Return the last row, or else charge of a query, of which a result was released; or 0."""
+        state = self._ledger.state
+        if not state.releases or state.rows:
+            return state.releases[-1].attempt if state.releases else 0
+        numbers = range(state.charged_before[-1], 0, -1)
+        return next((n for n in numbers if state.charges[n - 1].query == name), 0)
 
     def _drawing(self, request: SumRequest, mechanism: Mechanism, charged: Charged) -> Future[Draw]:
         """Start to draw what is added to the coming sum; nothing of it depends on the sum."""
@@ -345,13 +355,25 @@ class RunDoor:
         self, request: SumRequest, mechanism: Mechanism, charged: Charged
     ) -> tuple[str, ...]:
         sampler, name = mechanism.sampler, f"{COHORTS}-{request.name}"
-        memory = self._secret_state.recall(name)
-        if memory is None:
-            memory = sampler.init()
+        memory = dict(self._secret_state.recall(name) or sampler.init())
+        memory.pop(_KNOWN, None)
         cohort, memory = sampler.next(memory, charged.key("cohort", request.name), self._roster)
         # A user who was drawn has taken part, whatever becomes of the attempt.
+        if memory:
+            number = self._ledger.rows or self._ledger.charges
+            memory = {**memory, _KNOWN: np.array([number])}
         self._secret_state.remember(name, memory)
         return cohort
+
+
+def _refuse_twice(privatizer: Privatizer) -> None:
+    """Refuse noise with memory, or that is replayed, for a sum that is held.
+
+    Raises:
+        ValueError: If it is such.
+    """
+    if privatizer.after_crash != "retry":
+        raise ValueError(f"{privatizer.name} noise cannot answer one sum twice; ask for it")
 
 
 def _copy_sum(total: PartialSum) -> PartialSum:

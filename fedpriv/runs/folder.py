@@ -84,7 +84,7 @@ _AFTER_THE_LEDGER = (*_SEALED, "checkpoints", "secret")
 # Files that a run folder or an export holds itself.
 _RESERVED_FILES = frozenset({
     DOCUMENT, LEDGER, START_FILE, *_SEALED, "data.key", "report.html", "model.safetensors",
-    "README.md", "resume.toml",
+    "README.md", "resume.toml", "status.json", "refused.json", "audit.json",
 })  # fmt: skip
 
 

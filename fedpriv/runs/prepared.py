@@ -449,7 +449,9 @@ def start_or_resume(
     kept: dict[str, Any] = {"make_backend": make_backend, "keep_last": keep_last}
     if (out / DOCUMENT).is_file():
         return resume_run(out, experiment=experiment, **kept)
-    shutil.rmtree(out, ignore_errors=True)
+    ledger = out / "ledger.jsonl"
+    if not ledger.is_file() or b'"charge"' not in ledger.read_bytes():  # else it is refused
+        shutil.rmtree(out, ignore_errors=True)
     return start_run(experiment, reference, corpus, out, **kept, **new)
 
 

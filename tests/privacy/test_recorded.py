@@ -10,6 +10,7 @@ from fedpriv.mechanisms import (
     BinaryTree,
     Bound,
     Buffered,
+    Capped,
     Clip,
     Correlated,
     NoisyMin,
@@ -90,7 +91,11 @@ ORDINARY = {
     "unprotected noise": plan(privatizer=Unprotected(stddev=3)),
     "unbounded": plan(bound=Unbounded(), privatizer=Unprotected()),
     "devices": plan(sampler=DevicesSampler(draws=POISSON, devices=2)),
-    "pure minimum": plan(sampler=EVERYBODY, privatizer=NoisyMin(epsilon=0.5, offset=(0.0, 1.5))),
+    "pure minimum": plan(
+        sampler=EVERYBODY,
+        bound=Capped(cap=1.0, num_coordinates=2),
+        privatizer=NoisyMin(epsilon=0.5, offset=(0.0, 1.5)),
+    ),
     "released once": plan(sampler=EVERYBODY, privatizer=OutputGaussian(noise_multiplier=2)),
     **{f"stream of {one.name}": plan({"relation": "zero-out"}, **stream(one)) for one in STREAMS},
 }

@@ -209,12 +209,14 @@ class LedgerFile:
         """
         written = 0
         try:
+            self._check_size(self.size)
             while written < len(line):
                 written += os.write(self._fd, line[written:])
             os.fsync(self._fd)
+            self._check_size(self.size + written)
         except BaseException as error:
             self.broken = f"a write failed ({error or type(error).__name__})"
-            if written < len(line):
+            if 0 < written < len(line):
                 # Half a line would be cut off at the next opening anyway; try to leave none.
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, self.size)
@@ -225,6 +227,16 @@ class LedgerFile:
                 "line; make room or make the disk writable, then resume the run"
             ) from error
         self.size += len(line)
+
+    def _check_size(self, size: int) -> None:
+        """Refuse a file that another process writes too, such as a fork, or that was replaced.
+
+        Raises:
+            OSError: If its size is another, or its name now leads to another file.
+        """
+        own, named = os.fstat(self._fd), os.stat(self.path)
+        if own.st_size != size or not os.path.samestat(own, named):
+            raise OSError(f"{self.path} was written or replaced by another process")
 
     def close(self) -> None:
         """Release the file and its lock."""

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 from fedpriv.mechanisms.event import Event
@@ -63,7 +64,7 @@ class Ledger:
 
     def __init__(self, file: AnchoredFile | None, chain: Chain) -> None:
         """Take over a file; use `create`, `open` or `in_memory`."""
-        self._file, self._closed = file, False
+        self._file, self._closed, self._one_at_a_time = file, False, Lock()
         self._num_lines, self._head = len(chain.records), chain.head
         self._hashes = {record.hash for record in chain.records}
         self._state = LedgerState.replay(chain.records) if chain.records else None
@@ -368,23 +369,24 @@ class Ledger:
 
     def _append(self, kind: Callable[..., _Line], **fields: Any) -> _Line:
         """Check an entry against the lines so far, write its line and add it to them."""
-        where, broken = "", "it was closed" if self._closed else ""
-        if self._file is not None:
-            where, broken = f" {self._file.path}", self._file.broken
-        if broken:
-            raise LedgerError(f"the ledger{where} takes no further line: {broken}")
-        try:
-            entry = kind(**fields)
-            self.state.admit(entry)
-            name = type(entry).__name__.lower()
-            record, line = encode(self._num_lines, self._head, name, entry.to_line())
-        except LedgerError:
-            raise
-        except (ValueError, TypeError) as error:
-            raise LedgerError(str(error)) from error
-        self._write(record, line)
-        self.state.add(entry)
-        return entry
+        with self._one_at_a_time:
+            where, broken = "", "it was closed" if self._closed else ""
+            if self._file is not None:
+                where, broken = f" {self._file.path}", self._file.broken
+            if broken:
+                raise LedgerError(f"the ledger{where} takes no further line: {broken}")
+            try:
+                entry = kind(**fields)
+                self.state.admit(entry)
+                name = type(entry).__name__.lower()
+                record, line = encode(self._num_lines, self._head, name, entry.to_line())
+            except LedgerError:
+                raise
+            except (ValueError, TypeError) as error:
+                raise LedgerError(str(error)) from error
+            self._write(record, line)
+            self.state.add(entry)
+            return entry
 
     def _write(self, record: Record, line: bytes) -> None:
         if self._file is not None:

@@ -144,11 +144,9 @@ def test_b_a_release_that_is_done_again_is_the_identical_one(mode, tmp_path):
     (again / "state.safetensors").unlink()
     trimmed = (again / "ledger.jsonl").read_bytes().split(b"\n")[:2]
     (again / "ledger.jsonl").write_bytes(b"\n".join(trimmed) + b"\n")
-    if mode == "secure":  # the key is gone with the release: no second noise on the same sum
-        with refuses(ValueError, "replay.key"):
-            play(toy_methods.OneShot, again, HERE, mode=mode)
-    else:
-        np.testing.assert_array_equal(play(toy_methods.OneShot, again, HERE, mode=mode), found[0])
+    # What is secret is gone with the release: no second noise on the same sum.
+    with refuses(ValueError, "replay.key" if mode == "secure" else "secret/"):
+        play(toy_methods.OneShot, again, HERE, mode=mode)
     for folder in (first, second):
         assert len(lines(folder, "charges")) == 1
     _, state, _ = read_ledger(first / "ledger.jsonl")

@@ -98,6 +98,23 @@ def test_a_copy_and_a_backup_are_refused_and_charge_nothing(tmp_path):
     assert not verify_run(copy, anchor=anchor).ok
 
 
+@pytest.mark.parametrize(
+    ("secure", "change", "named"),
+    [
+        (True, {"roster": ROSTER[::-1]}, "roster_sha256"),
+        (False, {"roster": ROSTER[::-1]}, "roster_sha256"),
+        (False, {"seed": 3}, "seed"),
+    ],
+)
+def test_a_run_goes_on_with_its_roster_in_its_order_and_its_seed(secure, change, named, tmp_path):
+    """Who took part is known by a place in the roster."""
+    with pytest.raises(KeyboardInterrupt):
+        train(EXACT, tmp_path / "run", Ones(ends_in=2), secure)
+    with refuses(ValueError, named):
+        train(EXACT, tmp_path / "run", Ones(), secure, **change)
+    assert train(EXACT, tmp_path / "run", Ones(), secure).rounds
+
+
 def test_what_cannot_be_anchored_is_refused_before_anything(tmp_path):
     anchor, inside = tmp_path / "elsewhere.anchor", tmp_path / "new" / "anchor"
     with refuses(ValueError, "anchor", "out"):
