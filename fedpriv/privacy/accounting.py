@@ -491,40 +491,51 @@ def _smallest_within(
 ) -> float:
     """Return log σ with excess in [-1e-4, 0], for an excess falling in log σ.
 
-    Bracket by growing steps from `start`, then Brent's method. What is returned was itself
-    evaluated and found within the target.
+    Bracket by growing steps from `start`, then regula falsi with halving (the Illinois rule);
+    the returned end of the bracket was itself evaluated and found within the target.
     """
-    bottom = math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12
-    top = math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12
-    within: list[float] = []
-
-    @functools.cache
-    def gap(point: float) -> float:
-        found = excess(point)
-        if found <= 0.0:
-            within.append(point)
-        # Aim a little inside the target, else the last steps all land just outside it.
-        return 0.0 if -1e-4 <= found <= 0.0 else min(found, 10.0) + 5e-5
-
+    bottom, top = (
+        math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12,
+        math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12,
+    )
     low = high = min(max(start, bottom), top)
-    while gap(high) > 0.0:
+    gap_low = gap_high = excess(high)
+    down, up = step, step
+    while gap_high > 0.0:
         if high >= top:
             raise NoNoiseFitsError(
                 f"target_epsilon {target:g} is out of reach even with a noise "
                 f"multiplier of {LARGEST_NOISE_MULTIPLIER:g}; raise it or delta, or "
                 "lower the number of rounds or the cohort"
             )
-        low, high, step = high, min(high + step, top), 2.0 * step
-    while gap(low) < 0.0:
+        low, gap_low = high, gap_high
+        high, up = min(high + up, top), 2.0 * up
+        gap_high = excess(high)
+    while gap_low <= 0.0 and gap_high < -1e-4:
         if low <= bottom:
             raise NoNoiseFitsError(
                 f"target_epsilon {target:g} asks for no noise to speak of (even a "
                 f"noise multiplier of {SMALLEST_NOISE_MULTIPLIER} stays within it); "
                 "lower it, or ask for noise 'none'"
             )
-        high, low, step = low, max(low - step, bottom), 2.0 * step
-    library("scipy.optimize").brentq(gap, low, high, xtol=1e-9)
-    return min(within)
+        high, gap_high = low, gap_low
+        low, down = max(low - down, bottom), 2.0 * down
+        gap_low = excess(low)
+    weight_low, weight_high = gap_low, gap_high
+    for _ in range(100):
+        if gap_high >= -1e-4 or high - low < 1e-9:
+            break
+        guess = 0.5 * (low + high)
+        if math.isfinite(weight_low):
+            # Aim a little inside the target, else the last steps all land just outside it.
+            aimed = high - (weight_high + 5e-5) * (high - low) / (weight_high - weight_low)
+            guess = aimed if low < aimed < high else guess
+        gap = excess(guess)
+        if gap > 0.0:
+            low, weight_low, weight_high = guess, gap, weight_high / 2.0
+        else:
+            high, gap_high, weight_high, weight_low = guess, gap, gap, weight_low / 2.0
+    return high
 
 
 @functools.lru_cache(maxsize=64)

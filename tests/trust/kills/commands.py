@@ -30,7 +30,10 @@ def options_of(method: str, rounds: int) -> dict[str, object]:
     if method == "replayed":  # one round, which takes longer than any kill waits
         return {"passes": 160, "users-per-update": 1}
     if method == "adaptive":  # its budget is of more iterations without a rejection
-        return {"iterations": rounds, "target-epsilon": 8.0, "delta": 0.001, "eval-every": rounds}
+        return {
+            "iterations": rounds, "target-epsilon": 8.0, "delta": 0.001, "eval-every": rounds,
+            "start": "fresh",
+        }  # fmt: skip
     plain = {
         "rounds": rounds, "noise-multiplier": 1.0, "cohort": 8, "delta": 0.001,
         "l2-clip-norm": 0.5, "eval-every": rounds,
