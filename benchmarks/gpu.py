@@ -41,11 +41,15 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
-from fedpriv.training.algorithm import TRAIN, SumRequest
+from fedpriv.sums import PartialSum, RunningSum
+from fedpriv.training.algorithm import NO_CONTEXT, TRAIN, SumRequest
+from fedpriv.training.bounded_sum import sum_bounded
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.local.vectorised import VectorisedTrainer
+from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.per_example.linear import SoftmaxGradients
 from fedpriv.training.work import Attempt, Users, as_works
+from fedpriv.tree import Params
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = ("path", "linear", "best", "words", "cifar", "users")
@@ -193,6 +197,12 @@ def dense_step(
     return step
 
 
+def clipped_sum(gradients: ExampleGradients, params: Params, batch: np.ndarray) -> PartialSum:
+    """Return the sum of a batch's gradients, each clipped to 1."""
+    total, stacks = RunningSum(params, None), [gradients.stacks(params, batch)]
+    return sum_bounded(total, stacks, Clip(l2_clip_norm=1.0), params, NO_CONTEXT)
+
+
 def linear(device: torch.device, arguments: argparse.Namespace) -> list[str]:
     """Return the table of one step's sum of softmax regressions by example."""
     lines, rng = [], np.random.default_rng(0)
@@ -208,11 +218,10 @@ def linear(device: torch.device, arguments: argparse.Namespace) -> list[str]:
         steps = 1 if arguments.smallest else 40_000 // columns
         for size in (64, 256, 1024):
             batch = rng.choice(len(dense), size, replace=False)
-            asked = params, batch, Clip(l2_clip_norm=1.0)
             ways = {
                 "plain dense PyTorch": dense_step(dense, labels, kernel, batch, device),
-                "device path": partial(there.bounded_sum, *asked),
-                "scipy, one core": partial(here.bounded_sum, *asked),
+                "device path": partial(clipped_sum, there, params, batch),
+                "scipy, one core": partial(clipped_sum, here, params, batch),
             }
             seconds: dict[str, list[float]] = {name: [] for name in ways}
             for block in range(arguments.blocks + 1):

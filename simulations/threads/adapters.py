@@ -218,7 +218,7 @@ class AdaptedTags(ModuleTask):
         def measure(params: Params, index: np.ndarray) -> Metrics | None:
             seen = examples.take(index)
             module = load_params(head, of_head(params)).eval()
-            return module_metrics(module, self._module_measures(), seen.x, seen.y)
+            return module_metrics(module, self._module_measures, seen.x, seen.y)
 
         return learner_of(
             len(examples), choosing=choosing, key=key, begun=begun, gradient=gradient,

@@ -44,8 +44,15 @@ def _digest(arrays):
     return found.hexdigest()
 
 
-def _of_noise(drawn):
-    return _digest(getattr(drawn, "numbers", drawn))
+_exact = {}  # draws that are made while they are used, by identity, with the digest of their key
+
+
+def _of_noise(drawn, key=None):
+    if hasattr(drawn, "items"):
+        return _digest(drawn)
+    if key is not None:
+        _exact[id(drawn)] = drawn, hashlib.sha256(key.to_bytes()).hexdigest()
+    return _exact[id(drawn)][1]
 
 
 def _mechanism(mechanism):
@@ -56,7 +63,7 @@ def _mechanism(mechanism):
         while True:
             charge = _last_charge()
             found = next(rows)
-            _write("noise", charge=charge, drawn=_of_noise(found._held[0]))
+            _write("noise", charge=charge, drawn=_of_noise(found._held[0], key))
             yield found
 
     mechanism.Mechanism.draws = drawn
