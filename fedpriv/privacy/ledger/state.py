@@ -225,7 +225,7 @@ class LedgerState:
         self._rows: list[Row] = []
         self._releases: list[Release] = []
         self._charged_before: list[int] = []
-        self._numbers: dict[tuple[str, int], list[int]] = {}
+        self._numbers: dict[tuple[str, int], tuple[int, ...]] = {}
         self._spent: Counter[Event] = Counter()
         self._last_round = 0
 
@@ -332,8 +332,8 @@ class LedgerState:
                 self.num_resumes += 1
             case Charge():
                 self._charges.append(entry)
-                attempts = self._numbers.setdefault((entry.query, entry.round_num), [])
-                attempts.append(len(self._charges))
+                place = entry.query, entry.round_num  # tuples, which garbage collection passes over
+                self._numbers[place] = (*self._numbers.get(place, ()), len(self._charges))
                 self._spent[entry.event] += 1
                 self._last_round = max(self._last_round, entry.round_num)
             case Row():
@@ -434,7 +434,7 @@ class LedgerState:
 
     def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
         """Return the number of an attempt's charge, from 1; None if it was never charged."""
-        attempts = self._numbers.get((query, round_num), [])
+        attempts = self._numbers.get((query, round_num), ())
         return attempts[attempt - 1] if 1 <= attempt <= len(attempts) else None
 
     @property
