@@ -201,6 +201,8 @@ class Privatizer(Part, ABC):
             cost what `event` says in real arithmetic: no gap of floating point shows the sum.
         participation: Of rows that are charged once: in how many of them one neighbour's records
             may be, which the sampler has to see to; None for all.
+        takes: Kinds of bound for which `event` holds, of contributions that are bounded each alone;
+            empty for all, and for micro-batches.
 
     Guarantees:
         * An answer of sums that one neighbour moves by at most `sensitivity` (l2) costs `event`.
@@ -211,22 +213,12 @@ class Privatizer(Part, ABC):
     after_crash: AfterCrash = "retry"
     on_grid: bool = False
     participation: Participation | None = None
+    takes: tuple[type[Any], ...] = ()
 
     @property
     @abstractmethod
     def event(self) -> Event:
         """Event of an answer when everybody takes part; of all rows where they are charged once."""
-
-    def check_bound(self, bound: Any, micro_batch: int) -> None:
-        """Refuse a bound for which the event does not hold; by default none is.
-
-        Args:
-            bound: Of each contribution, a `fedpriv.mechanisms.bounds.Bound`.
-            micro_batch: Examples that are bounded as one.
-
-        Raises:
-            ValueError: If it is such.
-        """
 
     @property
     def charged_once(self) -> bool:

@@ -36,7 +36,7 @@ from typing import Literal
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.mechanisms.bounds import Bound, Capped, OutputSensitivity
+from fedpriv.mechanisms.bounds import Capped, OutputSensitivity
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.mechanisms.privatizer import Privatizer
@@ -78,18 +78,7 @@ class NoisyMin(Privatizer):
 
     name = "noisy-min"
     on_grid = True
-
-    def check_bound(self, bound: Bound, micro_batch: int) -> None:
-        """Refuse another bound than `Capped`, and micro-batches: ε' is of capped scores.
-
-        Raises:
-            ValueError: If it is such.
-        """
-        if not isinstance(getattr(bound, "bound", bound), Capped) or micro_batch != 1:
-            raise ValueError(
-                f"{self.name} noise is accounted for scores that are capped, each alone, not for "
-                f"{bound!r} of {micro_batch} together; bound them by Capped"
-            )
+    takes = (Capped,)
 
     @property
     def event(self) -> Event:
@@ -216,18 +205,7 @@ class PrivateChoice(Privatizer):
 
     name = "private-choice"
     after_crash = "replay"
-
-    def check_bound(self, bound: Bound, micro_batch: int) -> None:
-        """Refuse another bound than `OutputSensitivity`: what is chosen are trained results.
-
-        Raises:
-            ValueError: If it is such.
-        """
-        if not isinstance(getattr(bound, "bound", bound), OutputSensitivity) or micro_batch != 1:
-            raise ValueError(
-                f"{self.name} noise is accounted for results of trainings, not for sums bounded by "
-                f"{bound!r}; use it by private tuning alone"
-            )
+    takes = (OutputSensitivity,)
 
     @property
     def event(self) -> Event:

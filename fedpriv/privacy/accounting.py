@@ -114,6 +114,8 @@ def add_kind(kind: str, fields: tuple[str, ...], loss: Loss) -> None:
             known = ", ".join(Event.__dataclass_fields__)
             raise ValueError(f"field {name!r} is none of an Event's; use some of {known}")
     FIELDS[kind], _ADDED[kind] = fields, loss
+    for cached in (_epsilon, _pld_epsilon, _one_loss, _rdp_curve, affordable_rounds):
+        cached.cache_clear()  # prices of what had this name before
 
 
 #: More charges than these are priced by RDP alone, whose cost does not grow with their number.

@@ -116,7 +116,13 @@ class Mechanism:
                 object.__setattr__(self, "recorded", part.recorded)
                 return
         object.__setattr__(self, "recorded", self._record())  # refuses what no accountant prices
-        self.privatizer.check_bound(self.bound, size)
+        takes = self.privatizer.takes
+        if takes and not (isinstance(self.bound, takes) and size == 1):
+            raise ValueError(
+                f"{self.privatizer.name} noise is accounted for contributions bounded by "
+                f"{' or '.join(kind.__name__ for kind in takes)}, each alone, not for "
+                f"{self.bound!r} in micro-batches of {size}"
+            )
         if size > 1 and size > self.expected_cohort_size:
             raise ValueError(
                 f"micro_batch {size} is above the expected batch of "

@@ -22,8 +22,10 @@ from fedpriv.mechanisms import (
 )
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.privacy.sampling import CyclicSampler, DevicesSampler, FixedSizeSampler, PoissonSampler
+from fedpriv.privacy.statement.verify import verify_run
 from tests.harness.refusals import refuses
 from tests.privacy.costing import EVERYBODY, POISSON, Costing, mechanism, through_json
 
@@ -123,6 +125,16 @@ def test_nothing_is_run_from_a_file(made):
     assert made.live_mechanism is made.mechanism
     with refuses(ValueError, found.mechanism.recorded.description):
         _ = found.live_mechanism
+
+
+@pytest.mark.parametrize(("made", "known"), [(OWN["own privatizer"], False), (plan(), True)])
+def test_a_cost_that_is_only_recorded_is_not_checked(made, known, tmp_path):
+    with Ledger.create(tmp_path / "ledger.jsonl", made, mode="simulation") as ledger:
+        ledger.charge(1, 1)
+    found = verify_run(tmp_path)
+    assert found.ok
+    name = made.mechanism.recorded.noise
+    assert any(f"whether {name} noise costs" in line for line in found.not_checked) != known
 
 
 @every_kind

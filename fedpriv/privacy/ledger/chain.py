@@ -232,11 +232,14 @@ class LedgerFile:
         """Refuse a file that another process writes too, such as a fork, or that was replaced.
 
         Raises:
-            OSError: If its size is another, or its name now leads to another file.
+            LedgerError: If its size is another, or its name now leads to another file.
         """
         own, named = os.fstat(self._fd), os.stat(self.path)
         if own.st_size != size or not os.path.samestat(own, named):
-            raise OSError(f"{self.path} was written or replaced by another process")
+            raise LedgerError(
+                f"the {self._called} {self.path} was written or replaced by another process, and "
+                "takes no further line of this one; end the others, and resume the run in one"
+            )
 
     def close(self) -> None:
         """Release the file and its lock."""

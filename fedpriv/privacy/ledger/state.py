@@ -243,7 +243,9 @@ class LedgerState:
                     state = cls(record)
                 else:
                     state.add(state.read(record))
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (
+                *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
+            ) as error:
                 raise ValueError(f"line {record.seq + 1}: {error}") from error
         if state is None:
             raise ValueError("the ledger holds no complete line, so nothing was ever charged")
