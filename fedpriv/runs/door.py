@@ -27,9 +27,9 @@ from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.rng import Key
+from fedpriv.runs.attendance import Attendance
 from fedpriv.runs.crash_rules import RULES, Charged, Retry
 from fedpriv.runs.secret_state import COHORTS, SecretState
-from fedpriv.runs.turnout import Turnout
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Held, Program, RawSums, SumRequest
 from fedpriv.training.bounded_sum import template_with
@@ -49,7 +49,7 @@ class RunDoor:
         * A row of noise with memory meets one sum: one that a crash left open is never drawn
           again, and its users stay counted as having taken part.
         * A release that is done again after a crash ("replay") is the identical one.
-        * The answer is all that leaves; sizes of cohorts and failures leave in `turnout`
+        * The answer is all that leaves; sizes of cohorts and failures leave in `attendance`
           alone.
 
     Args:
@@ -65,7 +65,7 @@ class RunDoor:
             sums in floating point are then refused.
         secret_state: The run's secret state.
         noise_thread: Draws noise while users train.
-        turnout: Records who came; in secure mode there is none.
+        attendance: Counts who was drawn and who failed; in secure mode there is none.
         dropout_rate: Share of drawn users who simulate not answering (`_present`).
     """
 
@@ -81,7 +81,7 @@ class RunDoor:
         secret_state: SecretState,
         noise_thread: Executor,
         noise: Key,
-        turnout: Turnout | None = None,
+        attendance: Attendance | None = None,
         exact: bool = False,
         dropout_rate: float = 0.0,
     ) -> None:
@@ -92,7 +92,7 @@ class RunDoor:
         self._secret_state, self._noise_thread, self._turnout = (
             secret_state,
             noise_thread,
-            turnout,
+            attendance,
         )
         self._rules = {n: rule(ledger, secret_state, noise) for n, rule in RULES.items()}
         self._round_num = 0

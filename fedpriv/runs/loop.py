@@ -22,6 +22,7 @@ from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.plan import AnyPlan
 from fedpriv.privacy.statement.stated import round_values
 from fedpriv.rng import Key
+from fedpriv.runs.attendance import Attendance
 from fedpriv.runs.door import RunDoor
 from fedpriv.runs.folder import RunFolder, UnkeptRun
 from fedpriv.runs.noise_root import noise_root, unkept_noise_root
@@ -34,7 +35,6 @@ from fedpriv.runs.records import (
     record_to_json,
 )
 from fedpriv.runs.secret_state import COHORTS, REPLAY, STREAM, SecretState
-from fedpriv.runs.turnout import Turnout
 from fedpriv.training.algorithm import ArrayState, is_exact
 from fedpriv.training.devices import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
@@ -107,16 +107,16 @@ def rounds(
         )
     if noise is None:
         noise = noise_root(root, folder.ledger.extra)
-    ledger, turnout = folder.ledger, None
+    ledger, attendance = folder.ledger, None
     if root.mode == "simulation":
-        turnout = Turnout(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
+        attendance = Attendance(ends=ends_if_all_fail, has_learnt=state.round_num > 0)
     backend = backend.under(components.plan_sha256)
     secret_state = SecretState(folder.path and folder.path / "secret", noise)
     loop = _Loop(
         components=components,
         backend=backend,
         folder=folder,
-        turnout=turnout,
+        attendance=attendance,
         eval_every=eval_every,
     )
     _forget_secrets_if_over(ledger, secret_state)  # what a kill left
@@ -131,7 +131,7 @@ def rounds(
             noise=noise,
             secret_state=secret_state,
             noise_thread=noise_thread,
-            turnout=turnout,
+            attendance=attendance,
             exact=exact,
             dropout_rate=components.dropout_rate,
         )
@@ -156,7 +156,7 @@ class _Loop:
     components: Components
     backend: Backend
     folder: RunFolder | UnkeptRun
-    turnout: Turnout | None
+    attendance: Attendance | None
     eval_every: int
 
     def play(
@@ -182,8 +182,8 @@ class _Loop:
                 break
             state = following
             due = round_num % self.eval_every == 0 or not ledger.pays_for_more
-            if self.turnout is not None:
-                self.turnout.warn_once(round_num, plan.unit)
+            if self.attendance is not None:
+                self.attendance.warn_once(round_num, plan.unit)
             folder.keep(state)
             record = self._record(state, due, time.perf_counter() - started)
             seen = record.diagnostics
@@ -239,16 +239,16 @@ class _Loop:
             update_norm=state.numbers.get("update_norm"),
             decided=algorithm.decided(state.numbers),
         )
-        if self.turnout is None:
+        if self.attendance is None:
             return RoundRecord(released=released, diagnostics=None)
         diagnostics = Diagnostics(
             round_num=state.round_num,
             attempt=ledger.last_attempt,
-            cohort_size=self.turnout.cohort_size,
-            num_failed=self.turnout.num_failed,
+            cohort_size=self.attendance.cohort_size,
+            num_failed=self.attendance.num_failed,
             measured=self._measured(params, public=False),
             seconds=seconds,
-            first_error=(self.turnout.first_error or "").partition("\n")[0] or None,
+            first_error=(self.attendance.first_error or "").partition("\n")[0] or None,
         )
         return RoundRecord(released=released, diagnostics=diagnostics)
 

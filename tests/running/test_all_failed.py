@@ -14,9 +14,9 @@ from fedpriv.backends.flower.registry import Registry
 from fedpriv.backends.flower.strategy import GridSettings, connect
 from fedpriv.experiments.user_code import user_code
 from fedpriv.rng import Key
+from fedpriv.runs.attendance import FAILED_IN_A_ROW, AllUsersFailedError, Attendance
 from fedpriv.runs.backends import on_ray
 from fedpriv.runs.prepared import resume_run, start_run
-from fedpriv.runs.turnout import FAILED_IN_A_ROW, AllUsersFailedError, Turnout
 from fedpriv.sums import PartialSum
 from fedpriv.training.failures import contributes_zero, counted_failures
 from tests.backends.flower import stub_grid as stub
@@ -201,27 +201,27 @@ def test_one_line_is_logged_for_many_failures_of_a_kind(caplog):
 
 
 def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt():
-    turnout, failed = Turnout(), {"total": {}, "first_error": "ValueError: outside"}
+    attendance, failed = Attendance(), {"total": {}, "first_error": "ValueError: outside"}
 
     def round_of(cohort_size, num_failed):
-        turnout.begin()
-        turnout.note(
+        attendance.begin()
+        attendance.note(
             cohort_size, PartialSum(num_users=cohort_size, num_failed=num_failed, **failed)
         )
-        turnout.end_if_all_failed(1, "user")
+        attendance.end_if_all_failed(1, "user")
 
     round_of(5, 4)
     for _ in range(FAILED_IN_A_ROW - 1):
         round_of(1, 1)
     round_of(3, 2)
-    turnout.begin()
+    attendance.begin()
     for _ in range(FAILED_IN_A_ROW):  # passes of one answer
-        turnout.note(1, PartialSum(num_users=1, num_failed=1, **failed))
-    turnout.end_if_all_failed(1, "user")
+        attendance.note(1, PartialSum(num_users=1, num_failed=1, **failed))
+    attendance.end_if_all_failed(1, "user")
     round_of(3, 2)
-    turnout.begin()
-    turnout.note(FAILED_IN_A_ROW, PartialSum(total={}, num_users=20, num_failed=20))
-    turnout.end_if_all_failed(1, "user")  # who are away
+    attendance.begin()
+    attendance.note(FAILED_IN_A_ROW, PartialSum(total={}, num_users=20, num_failed=20))
+    attendance.end_if_all_failed(1, "user")  # who are away
     round_of(FAILED_IN_A_ROW - 1, FAILED_IN_A_ROW - 1)
     with pytest.raises(AllUsersFailedError):
         round_of(1, 1)
@@ -234,20 +234,20 @@ def test_a_small_cohort_that_fails_by_chance_does_not_end_a_run_that_has_learnt(
 def test_most_of_the_first_ten_end_a_run_that_has_learnt_nothing(
     has_learnt, cohort_size, num_failed, ends
 ):
-    turnout = Turnout(has_learnt=has_learnt)
+    attendance = Attendance(has_learnt=has_learnt)
     for known in ({"absent": "4 are away"}, {}):  # who are away may come back
-        turnout.begin()
+        attendance.begin()
         made = PartialSum(
             total={}, num_users=10, num_failed=num_failed, first_error="IndexError: 7", **known
         )
-        turnout.note(cohort_size, made)
-        turnout.has_learnt = has_learnt
+        attendance.note(cohort_size, made)
+        attendance.has_learnt = has_learnt
         if ends and not known:
             with refuses(AllUsersFailedError, num_failed, cohort_size, "IndexError: 7"):
-                turnout.end_if_all_failed(1, "user")
+                attendance.end_if_all_failed(1, "user")
         else:
-            turnout.end_if_all_failed(1, "user")
-            turnout.has_learnt = has_learnt
+            attendance.end_if_all_failed(1, "user")
+            attendance.has_learnt = has_learnt
 
 
 def test_labels_that_most_users_have_and_no_output_does_end_the_run_at_once(tmp_path):
@@ -272,14 +272,14 @@ def test_labels_that_are_no_classes_are_named_as_the_cause():
 
 @pytest.mark.parametrize("error", [None, "ValueError: outside"])
 def test_users_who_are_away_do_not_end_a_run(error):
-    turnout = Turnout()
-    turnout.begin()
-    turnout.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
+    attendance = Attendance()
+    attendance.begin()
+    attendance.note(4, PartialSum(total={}, num_users=4, num_failed=4, first_error=error))
     if error is None:
-        turnout.end_if_all_failed(3, "user")
+        attendance.end_if_all_failed(3, "user")
     else:
         with refuses(AllUsersFailedError, error):
-            turnout.end_if_all_failed(3, "user")
+            attendance.end_if_all_failed(3, "user")
 
 
 @pytest.mark.parametrize("secure", [False, True])
@@ -292,7 +292,7 @@ def test_users_whom_no_node_hosts_are_said_to_be_that(secure, caplog):
     found = whole.sum(backend=backend, key=key)
     assert found.num_failed == 4 and found.first_error is None
     assert found.absent == (None if secure else "4 users are hosted by no node")
-    seen = Turnout()
+    seen = Attendance()
     seen.begin()
     seen.note(6, replace(found, num_users=6))
     seen.warn_once(1, "user")

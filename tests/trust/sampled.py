@@ -38,7 +38,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TWINS = Path(__file__).resolve().parent / "twins"
 PLACES = (
     "rng.py", "ranges.py", "sums.py", "tree.py", "optimizers.py", "mechanisms", "privacy",
-    "checkpoints", "training", "runs/door.py", "runs/turnout.py", "runs/loop.py",
+    "checkpoints", "training", "runs/door.py", "runs/attendance.py", "runs/loop.py",
     "runs/secret_state.py", "runs/noise_root.py", "backends/guard.py", "backends/backend.py",
     "backends/flower",
 )  # fmt: skip

@@ -23,8 +23,8 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.start import public_only
 from fedpriv.rng import Key
+from fedpriv.runs.attendance import AllUsersFailedError
 from fedpriv.runs.progress import Pace
-from fedpriv.runs.turnout import AllUsersFailedError
 from fedpriv.training.algorithm import Context
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, InColumns
 from fedpriv.training.periodic_shift import SHARE

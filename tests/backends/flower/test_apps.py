@@ -18,10 +18,10 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Bound
 from fedpriv.privacy.statement.verify import verify_run
+from fedpriv.runs.attendance import AllUsersFailedError
 from fedpriv.runs.backends import serial
 from fedpriv.runs.document import read_document
 from fedpriv.runs.prepared import start_run
-from fedpriv.runs.turnout import AllUsersFailedError
 from tests.backends.flower.conftest import Gone
 from tests.harness.refusals import refuses
 from tests.running.selected import topical

@@ -12,8 +12,8 @@ from fedpriv.experiments.build import build
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.report.bootstrap import Interval
 from fedpriv.rng import Key
+from fedpriv.runs.attendance import AllUsersFailedError
 from fedpriv.runs.backends import serial
-from fedpriv.runs.turnout import AllUsersFailedError
 from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.periodic_shift import SHARE
 from simulations.checkpoint_recycling import corpora

@@ -641,8 +641,8 @@ FAULTS = (
         name="secure_diagnostics",
         behaviour="A secure run writes down how many users took part and failed.",
         module="fedpriv.runs.loop",
-        old='    if root.mode == "simulation":\n        turnout',
-        new="    if root.mode:\n        turnout",
+        old='    if root.mode == "simulation":\n        attendance',
+        new="    if root.mode:\n        attendance",
         tests=("running/loop/test_kept.py::test_in_secure_mode_there_are_no_diagnostics",),
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""Turnout of a round: what a simulation may diagnose, and an algorithm never sees."""
+"""Attendance of a round: what a simulation may diagnose, and an algorithm never sees."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class AllUsersFailedError(ValueError):
 
 
 @dataclass(slots=True)
-class Turnout:
+class Attendance:
     """Sizes of a round's last answer; they are private, and in secure mode they are not kept.
 
     Attributes:
