@@ -101,16 +101,17 @@ def growth(row: dict[str, Any]) -> str:
 
 _COUNTED = (
     "What is counted: the PSS of the process and all it started, read between two rounds, after "
-    "one that was evaluated. *Anonymous* is memory of the program's own (arrays, heap, stacks), in "
-    "which a leak would show. The *total* adds the pages of mapped files (corpus, libraries) and "
-    "shared memory; the kernel takes pages of files back when it likes, so a total that falls "
-    "proves nothing.\n\n"
-    "Of Python's objects a round leaves its charge and its release, about 1 KiB, and nothing else, "
-    "also where users raise (`tests/running/loop/test_memory.py`). Growth in steps that end, as in "
-    "the wide run, is what freed memory kept for reuse looks like. Ray's processes together grow "
-    "by about 1.7 MiB in 100 rounds; which of them, was not taken apart. The growth of the last "
-    "run was not seen again, at the same size without a fixed noise multiplier. `flwr run` was not "
-    "measured over many rounds."
+    "one that was evaluated, and after the process gave back freed memory that its allocator kept "
+    "for reuse (the highest memory has it). *Anonymous* is memory of the program's own (arrays, "
+    "heap, stacks), in which a leak would show. The *total* adds the pages of mapped files "
+    "(corpus, libraries) and shared memory; the kernel takes pages of files back when it likes, "
+    "so a total that falls proves nothing.\n\n"
+    "Of Python's objects a round leaves its charge and its release, about 0.7 KiB, and nothing "
+    "else, also where users raise (`tests/running/loop/test_memory.py`). Growth in steps that "
+    "end, as in the wide run, is what freed memory kept for reuse looks like. Ray's processes "
+    "together grow by about 1.7 MiB in 100 rounds; which of them, was not taken apart. The growth "
+    "of the last run was not seen again, at the same size without a fixed noise multiplier. `flwr "
+    "run` was not measured over many rounds."
 )
 
 

@@ -66,7 +66,7 @@ class Ledger:
         """Take over a file; use `create`, `open` or `in_memory`."""
         self._file, self._closed, self._one_at_a_time = file, False, Lock()
         self._num_lines, self._head = len(chain.records), chain.head
-        self._hashes = {record.hash for record in chain.records}
+        self._opened_with = frozenset(record.hash for record in chain.records)
         self._state = LedgerState.replay(chain.records) if chain.records else None
 
     @classmethod
@@ -315,12 +315,12 @@ class Ledger:
         return self.state.pays_for_more
 
     def knows(self, head: str) -> bool:
-        """Return whether a hash is one of this ledger's lines.
+        """Return whether a hash is one of the lines that the ledger was opened with.
 
         A checkpoint whose head the ledger does not know is newer than the ledger, or another
         run's: refuse to resume from it.
         """
-        return head in self._hashes
+        return head in self._opened_with
 
     def attempts(self, round_num: int, query: str = UPDATE) -> int:
         """Return how many attempts of a round were charged; the next one is one more."""
@@ -392,7 +392,6 @@ class Ledger:
         if self._file is not None:
             self._file.append(line)
         self._num_lines, self._head = self._num_lines + 1, record.hash
-        self._hashes.add(record.hash)
 
 
 _NO_LINES = Chain(records=(), num_bytes=0, torn=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -225,7 +225,7 @@ class LedgerState:
         self._rows: list[Row] = []
         self._releases: list[Release] = []
         self._charged_before: list[int] = []
-        self._numbers: dict[tuple[str, int], tuple[int, ...]] = {}
+        self._attempts: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self._spent: Counter[Event] = Counter()
         self._last_round = 0
 
@@ -334,8 +334,7 @@ class LedgerState:
                 self.num_resumes += 1
             case Charge():
                 self._charges.append(entry)
-                place = entry.query, entry.round_num  # tuples, which garbage collection passes over
-                self._numbers[place] = (*self._numbers.get(place, ()), len(self._charges))
+                self._attempts[entry.query][entry.round_num] += 1
                 self._spent[entry.event] += 1
                 self._last_round = max(self._last_round, entry.round_num)
             case Row():
@@ -428,16 +427,20 @@ class LedgerState:
 
     def attempts(self, round_num: int, query: str = UPDATE) -> int:
         """Return how many attempts of a query were charged in a round."""
-        return len(self._numbers.get((query, round_num), ()))
+        return self._attempts[query][round_num] if query in self._attempts else 0
 
     def knows_query(self, query: str) -> bool:
         """Return whether a query was ever charged."""
-        return any(known == query for known, _ in self._numbers)
+        return query in self._attempts
 
     def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
         """Return the number of an attempt's charge, from 1; None if it was never charged."""
-        attempts = self._numbers.get((query, round_num), ())
-        return attempts[attempt - 1] if 1 <= attempt <= len(attempts) else None
+        wanted = query, round_num, attempt
+        for number in range(len(self._charges), 0, -1):
+            charge = self._charges[number - 1]
+            if (charge.query, charge.round_num, charge.attempt) == wanted:
+                return number
+        return None
 
     @property
     def _through(self) -> int:
