@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from fedpriv.runs.averaging import Trained as Trained
     from fedpriv.runs.averaging import averaging as averaging
     from fedpriv.runs.callbacks import Callback as Callback
-    from fedpriv.runs.callbacks import RunInfo as RunInfo
     from fedpriv.runs.folder import RunFolder as RunFolder
     from fedpriv.studies.search import Search as Search
     from fedpriv.studies.study import Method as Method
@@ -77,7 +76,7 @@ _ROOMS = {
     "fedpriv.privacy.noise_grid": ("NoiseGrid",),
     "fedpriv.privacy.plan": ("Plan",),
     "fedpriv.rng": ("Key",),
-    "fedpriv.runs.callbacks": ("Callback", "RunInfo"),
+    "fedpriv.runs.callbacks": ("Callback",),
     "fedpriv.runs.folder": ("RunFolder",),
     "fedpriv.runs.averaging": ("Trained", "averaging"),
     "fedpriv.studies.search": ("Search",),
@@ -112,7 +111,6 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "StudyResult",
     # Called with what a run releases.
     "Callback",
-    "RunInfo",
     # What it costs.
     "Rounds",
     "Account",

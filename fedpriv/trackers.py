@@ -15,7 +15,8 @@ from typing import Any
 
 from fedpriv.hashes import document_sha256
 from fedpriv.libraries import library, need
-from fedpriv.runs.callbacks import Callback, RunInfo, Timer, numbers
+from fedpriv.privacy.statement.sealed import SealedRun
+from fedpriv.runs.callbacks import Callback, Timer, describe_run, numbers
 
 #: Most params that MLflow takes in one request, and characters of one.
 _MLFLOW_PARAMS, _MLFLOW_LENGTH = 100, 6000
@@ -40,15 +41,15 @@ class TensorBoard(Callback):
         self.directory, self.diagnostics = Path(directory), diagnostics
         self._writer: Any = None
 
-    def on_start(self, info: RunInfo) -> None:
+    def on_start(self, run: SealedRun) -> None:
         """Open the event file; values in earlier ones of the same run are not written again."""
-        self._time = Timer(info.mode)
-        suffix = f".{document_sha256(info.params())[:16]}"  # of this run's files alone
-        self._last_round = _last_steps(self.directory, suffix) if info.rounds_before else {}
+        self._time = Timer(run.mode)
+        suffix = f".{document_sha256(describe_run(run))[:16]}"  # of this run's files alone
+        self._last_round = _last_steps(self.directory, suffix) if run.state.rounds_done else {}
         writer = library("torch.utils.tensorboard").SummaryWriter
         self._writer = writer(str(self.directory), filename_suffix=suffix)
         if not self._last_round:
-            self._text("run", info.params())
+            self._text("run", describe_run(run))
 
     def on_round(self, released: Mapping[str, Any], round_num: int) -> None:
         """Write the numbers of a round that were not written yet."""
@@ -111,9 +112,9 @@ class MLflow(Callback):
                 "http://127.0.0.1:5000, or a database, such as sqlite:///mlflow.db"
             ) from error
 
-    def on_start(self, info: RunInfo) -> None:
+    def on_start(self, run: SealedRun) -> None:
         """Make the run there, and log what identifies this one."""
-        self._time = Timer(info.mode)
+        self._time = Timer(run.mode)
         self._entities = library("mlflow.entities")
         found = self._client.get_experiment_by_name(self.experiment)
         number = (
@@ -121,11 +122,11 @@ class MLflow(Callback):
             if found is None
             else found.experiment_id
         )
-        made = self._client.create_run(number, start_time=self._now(), run_name=info.label)
+        made = self._client.create_run(number, start_time=self._now(), run_name=run.label)
         self.run_id: str = made.info.run_id
         params = [
             self._entities.Param(name, _word(value)[:_MLFLOW_LENGTH])
-            for name, value in info.params().items()
+            for name, value in describe_run(run).items()
         ]
         for first in range(0, len(params), _MLFLOW_PARAMS):
             self._client.log_batch(self.run_id, params=params[first : first + _MLFLOW_PARAMS])
@@ -173,10 +174,10 @@ class WandB(Callback):
         need("wandb", "trackers", "WandB")
         self.project, self.directory, self.diagnostics = project, directory, diagnostics
 
-    def on_start(self, info: RunInfo) -> None:
+    def on_start(self, run: SealedRun) -> None:
         """Begin a run there, with what identifies this one as its config."""
-        self._time, self._held = Timer(info.mode), dict[int, dict[str, float]]()
-        self._holds = info.mode != "simulation"
+        self._time, self._held = Timer(run.mode), dict[int, dict[str, float]]()
+        self._holds = run.mode != "simulation"
         wandb = library("wandb")
         settings = wandb.Settings(
             silent=True,
@@ -192,8 +193,8 @@ class WandB(Callback):
         )
         self._run = wandb.init(
             project=self.project,
-            name=info.label,
-            config=info.params(),
+            name=run.label,
+            config=describe_run(run),
             dir=None if self.directory is None else str(self.directory),
             reinit="create_new",
             settings=settings,

@@ -10,10 +10,11 @@ import shutil
 import tempfile
 import textwrap
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,17 +52,11 @@ class TemporaryFolder:
         weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False, eq=False)
-class Run:
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Run(RunRecord):
     """A run, finished or under way, as it was when it was read. Made by `run`, `resume`, `load`.
 
     Printed, or shown in a notebook, it says its figures and its privacy statement.
-
-    Attributes:
-        record: What its folder holds.
-        epsilon: ε spent so far, lost attempts included, with δ, relation, unit and accountant;
-            `.value` is the bare number, infinite where there is no guarantee.
-        statement: What it guarantees and what it does not; `print` it to read all of it.
 
     Guarantees:
         * `rounds()`, and `params`, are released: made after the noise, or on public data.
@@ -70,37 +65,25 @@ class Run:
           "simulated" where it is, and what it does not cover.
     """
 
-    record: RunRecord
-    epsilon: Epsilon
-    statement: Statement
     _temporary: TemporaryFolder | None = field(default=None)
 
-    @property
-    def name(self) -> str:
-        """The experiment's name."""
-        return self.record.name
+    @cached_property
+    def epsilon(self) -> Epsilon:
+        """The ε spent so far, lost attempts included, with δ, relation, unit and accountant.
 
-    @property
-    def label(self) -> str:
-        """The label that the run was started with, or else the experiment's name."""
-        return self.record.label
+        `.value` is the bare number, infinite where there is no guarantee.
+        """
+        return self.coverage.marked(spent(self))
+
+    @cached_property
+    def statement(self) -> Statement:
+        """What the run guarantees and what it does not; `print` it to read all of it."""
+        return run_statement(self)
 
     @property
     def path(self) -> Path | None:
         """The run folder; None of a run that was made without `out` and is not kept."""
-        return self.record.directory if self._temporary is None else None
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Every option of the experiment, by the name that it has on the command line."""
-        return self.record.options
-
-    @property
-    def summary(self) -> Mapping[str, Any]:
-        """The figures of `fedpriv run --json`; empty while the run is under way."""
-        if not self.record.summary:
-            return {}
-        return {**self.record.summary, "run_dir": None if self.path is None else str(self.path)}
+        return self.folder if self._temporary is None else None
 
     @property
     def params(self) -> dict[str, np.ndarray]:
@@ -113,7 +96,7 @@ class Run:
         Raises:
             ValueError: If the run has released nothing yet, or the selected model was changed.
         """
-        return released_params(self.record)[1]
+        return released_params(self)[1]
 
     def rounds(self, *, every: bool = False) -> pd.DataFrame:
         """Return what was released, one row an evaluated round (of private examples, a step).
@@ -125,9 +108,9 @@ class Run:
             every: Also the rounds in which nothing was measured, with NaN for what is missing. They
                 are there as well in a run that measures nothing at all.
         """
-        run, names = self.record, [measure.released_name for measure in self.record.figures]
+        names = [measure.released_name for measure in self.figures]
         usual = ("attempt", "epsilon", "epsilon_charges", "delta", *names, "update_norm")
-        frame = _by_round(run.released, usual, names, every=every)
+        frame = _by_round(self.released, usual, names, every=every)
         frame.attrs = {"privacy": self.statement.headline, "covered_by_epsilon": True}
         return frame
 
@@ -137,9 +120,9 @@ class Run:
         Args:
             every: As for `rounds`.
         """
-        run, names = self.record, [measure.name for measure in self.record.measures]
+        names = [measure.name for measure in self.measures]
         usual = ("attempt", "cohort_size", "num_failed", *names, "seconds")
-        frame = _by_round(run.diagnosed, usual, names, every=every)
+        frame = _by_round(self.diagnosed, usual, names, every=every)
         frame.attrs = {"privacy": "a diagnostic, not covered by ε", "covered_by_epsilon": False}
         return frame
 
@@ -169,14 +152,14 @@ class Run:
         target = Path(out)
         if target.exists():
             raise ValueError(f"{target} is there already; give the name of a folder to make")
-        shutil.copytree(self.record.directory, target)
+        shutil.copytree(self.folder, target)
         return load(target)
 
     def __repr__(self) -> str:
-        return _as_text(self.record, self.statement)
+        return _as_text(self)
 
     def _repr_html_(self) -> str:
-        return _as_html(self.record, self.statement)
+        return _as_html(self)
 
 
 def load(path: str | Path) -> Run:
@@ -192,13 +175,13 @@ def load(path: str | Path) -> Run:
 
 def read(path: Path, temporary: TemporaryFolder | None) -> Run:
     """Return the run of a folder that may be a temporary one."""
-    record = read_run(path)
-    return Run(
-        record=record,
-        epsilon=record.coverage.marked(spent(record)),
-        statement=run_statement(path),
-        _temporary=temporary,
-    )
+    run = read_run(path, Run)
+    if run.summary:
+        run_dir = None if temporary else str(path)
+        run = replace(run, summary={**run.summary, "run_dir": run_dir})
+    run = replace(run, _temporary=temporary)
+    _ = run.statement  # made now: the folder may change
+    return run
 
 
 _SETTINGS = ("finished", "rounds_planned", "users", "corpus", "roster", "interval_over")
@@ -222,9 +205,7 @@ def compare(*runs: Run | str | Path) -> pd.DataFrame:
     need("pandas", "pandas", "a data frame")
     import pandas as pd
 
-    groups = read_groups(
-        [run.record.directory if isinstance(run, Run) else Path(run) for run in runs]
-    )
+    groups = read_groups([run.folder if isinstance(run, Run) else Path(run) for run in runs])
     rows = as_rows(groups)
     for row in rows:
         row["epsilon"] = math.inf if row["epsilon"] is None else row["epsilon"]
@@ -269,9 +250,9 @@ def _by_round(
 _WIDTH = 100
 
 
-def _as_text(run: RunRecord, statement: Statement) -> str:
+def _as_text(run: Run) -> str:
     """Return the results and the guarantee of a run as lines of text."""
-    turns = _turns(run)
+    turns, statement = _turns(run), run.statement
     labels = ", ".join(label for label, warns in badges(run, statement) if warns)
     lines = [f"Run of {plain(run.title)}: {turns}" + (f" [{labels}]" if labels else "")]
     lines += [_line(label, text) for label, text in result_rows(run, statement)]
@@ -280,17 +261,17 @@ def _as_text(run: RunRecord, statement: Statement) -> str:
     return "\n".join(lines)
 
 
-def _as_html(run: RunRecord, statement: Statement) -> str:
+def _as_html(run: Run) -> str:
     """Return the same as HTML without scripts, with the whole statement folded below."""
     return theme.render(
         "notebook.html.md",
         run=run,
         turns=_turns(run),
-        badges=badges(run, statement),
+        badges=badges(run, run.statement),
         returned=describe_returned_model(run.summary)[0],
         figures=[*((label, text, []) for label, text in _inputs(run)), *key_figures(run)],
-        headline=statement.headline,
-        sections=statement.sections,
+        headline=run.statement.headline,
+        sections=run.statement.sections,
     )
 
 

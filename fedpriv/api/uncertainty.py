@@ -209,7 +209,7 @@ def _spacing(kept: Sequence[int]) -> int:
 
 
 def _task(run: RunRecord, experiment: Experiment | str | None, corpus: str | Path | None) -> Any:
-    made = restore_experiment(run.description, run.directory, experiment)
+    made = restore_experiment(run.description, run.folder, experiment)
     place = recorded_place(run.description) if corpus is None else str(corpus)
     return make_task(made, open_corpus(place))
 

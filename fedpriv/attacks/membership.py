@@ -154,7 +154,7 @@ def _reference(record: RunRecord, experiment: Experiment, task: Any) -> tuple[Pa
     """Return a model that saw no rostered user, and what it is."""
     facts = record.description.get("start", {"kind": "fresh"})
     if facts["kind"] == "public":
-        return read_sealed_model(record.directory / START_FILE, facts["sha256"]), "the public start"
+        return read_sealed_model(record.folder / START_FILE, facts["sha256"]), "the public start"
     found = public_only(task, Key.simulation(experiment.seed).fold("init"))
     if found is None:
         return None, "nothing: there are no public examples, and scores are losses as they are"

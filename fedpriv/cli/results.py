@@ -247,7 +247,7 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
     where = corpus or run.corpus.get("path")
     if where is None:
         raise ValueError(
-            f"{run.directory} keeps no vocabulary and names no corpus; `fedpriv export --corpus` "
+            f"{run.folder} keeps no vocabulary and names no corpus; `fedpriv export --corpus` "
             "takes it from one"
         )
     if not Path(where).is_dir():
@@ -264,7 +264,7 @@ def corpus_vocabulary(run: RunRecord, corpus: Path | None) -> Vocabulary:
     inputs = str(run.options.get("task.inputs") or "tff")
     if inputs == "tf-idf" or run.options.get("task.pairs") or run.options.get("task.encoder"):
         raise ValueError(
-            f"{run.directory} has lost its {VOCABULARY}, which alone keeps the weights and pairs "
+            f"{run.folder} has lost its {VOCABULARY}, which alone keeps the weights and pairs "
             "of words, or the encoder, that its model was trained with; restore that file"
         )
     return Vocabulary(words=tuple(view.words), tags=tuple(view.tags), inputs=inputs)

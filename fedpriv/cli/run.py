@@ -244,7 +244,7 @@ def run_command(
     if as_json:
         print_json(found.summary)
     else:
-        print_result(found.record, found.statement, report)
+        print_result(found, found.statement, report)
 
 
 def _own_files(data: Path | None, key: Path | None, corpus: str | None) -> NodeData | None:

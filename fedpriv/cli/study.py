@@ -112,7 +112,7 @@ def study(
 
 def _print_result(found: StudyResult, folder: Path, *, as_json: bool) -> None:
     if found.best is not None:
-        path = found.best.record.directory
+        path = found.best.folder
         if as_json:
             print_json({"run_dir": str(path), "summary": dict(found.best.summary)})
             return

@@ -80,7 +80,7 @@ def read_user_sums(run: RunRecord) -> UserSums | None:
         None where users were not measured one by one, or the file is damaged or of another run: it
         is a diagnostic, for which no report fails.
     """
-    file = run.directory / BY_USER
+    file = run.folder / BY_USER
     if not run.finished or not run.figures or not file.is_file():
         return None
     headline = run.figures[0]

@@ -31,7 +31,6 @@ from fedpriv.checkpoints.tensor_files import (
 from fedpriv.checkpoints.vocabulary import VOCABULARY, Vocabulary, read_vocabulary, vocabulary_bytes
 from fedpriv.hashes import file_sha256
 from fedpriv.privacy.statement.coverage import TRAINED
-from fedpriv.privacy.statement.sealed import read_sealed
 from fedpriv.privacy.statement.statement import describe_candidate, run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report import theme
@@ -118,18 +117,18 @@ def released_params(
         ValueError: If the run has no such checkpoint, or the model is not the one that its ledger
             names.
     """
-    selected, state = run.selection, run.sealed.state
-    frozen = read_frozen(run.directory) if FROZEN in run.files else {}
+    selected, state = run.selection, run.state
+    frozen = read_frozen(run.folder) if FROZEN in run.files else {}
     if selected and round_num is None and not last_iterate:
-        params = read_sealed_model(run.directory / SELECTED, selected.get("sha256"))
-        _check_digest(run.directory / SELECTED, state.sealed.get(SELECTED))
+        params = read_sealed_model(run.folder / SELECTED, selected.get("sha256"))
+        _check_digest(run.folder / SELECTED, state.sealed.get(SELECTED))
         return run.rounds_done, {**frozen, **params}
-    store = CheckpointStore(run.directory / "checkpoints")
+    store = CheckpointStore(run.folder / "checkpoints")
     released = {release.round_num: release.digest for release in state.releases}
     if round_num is None:  # a run under way may have written a newer one, not released yet
         kept = [number for number in store.rounds() if number in released]
         if not kept:
-            raise ValueError(f"{run.directory} has no checkpoint yet")
+            raise ValueError(f"{run.folder} has no checkpoint yet")
         round_num = kept[-1]
     chosen = round_num
     tensors, _ = store.load(chosen)
@@ -167,7 +166,7 @@ def which_model(
     """
     after = f"after {run.words.turn} {round_num}"
     if not returned or not run.selection:
-        store = CheckpointStore(run.directory / "checkpoints")
+        store = CheckpointStore(run.folder / "checkpoints")
         if round_num not in store.rounds() or not _aggregate(store.load(round_num)[0]):
             return f"the model {after}"
         if last_iterate:
@@ -222,22 +221,22 @@ def export_run(
         raise ValueError(f"{destination} is not an empty folder; export to a new one")
     chosen, params = released_params(run, round_num, last_iterate=last_iterate)
     if vocabulary is None and has_vocabulary(run):
-        vocabulary = read_vocabulary(run.directory / VOCABULARY)
+        vocabulary = read_vocabulary(run.folder / VOCABULARY)
     if vocabulary is not None:
         check_model(params, vocabulary)
     destination.parent.mkdir(parents=True, exist_ok=True)
     building = Path(tempfile.mkdtemp(prefix=f".{destination.name}.", dir=destination.parent))
     try:
         metadata = {"format": "fedpriv-export", "version": "1", "round_num": str(chosen)}
-        metadata[TRAINED] = json.dumps(read_sealed(run.directory).trained().to_json())
+        metadata[TRAINED] = json.dumps(run.trained().to_json())
         write_tensors(building / MODEL, params, metadata)
         if vocabulary is not None:
             (building / VOCABULARY).write_bytes(vocabulary_bytes(vocabulary))
         files = [name for name in run.files if name not in (VOCABULARY, FROZEN)]
         for name in files:
-            shutil.copyfile(run.directory / name, building / name)
+            shutil.copyfile(run.folder / name, building / name)
         shapes = {n: tuple(t.shape) for n, t in params.items()}
-        frozen = sorted(read_frozen(run.directory)) if FROZEN in run.files else []
+        frozen = sorted(read_frozen(run.folder)) if FROZEN in run.files else []
         card = model_card(
             run,
             chosen,
@@ -321,7 +320,7 @@ def model_card(
         last_iterate: Whether it is the one that training went on from, not an aggregate.
         returned: Whether it is the one that was selected on public examples.
     """
-    statement = run_statement(run.directory)
+    statement = run_statement(run)
     spent_by_then = epsilon(spent(run, round_num).value)
     return theme.render(
         "card.md",

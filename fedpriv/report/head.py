@@ -21,7 +21,7 @@ from fedpriv.privacy.statement.statement import (
     name_data,
 )
 from fedpriv.report.estimate import FEWEST_SEEDS, Estimate, estimate, over_users, read_user_sums
-from fedpriv.report.run_record import RunRecord, guaranteed, spent
+from fedpriv.report.run_record import RunRecord, spent, total_epsilon
 from fedpriv.report.wording import NOTHING, difference, direction, epsilon, figure, number
 from fedpriv.untrusted_text import plain
 
@@ -98,7 +98,7 @@ def privacy_terms(run: RunRecord) -> list[str]:
         return [
             "no noise was added: there is no guarantee for anyone" if reason == NO_NOISE else reason
         ]
-    guarantee = guaranteed(run)
+    guarantee = total_epsilon(run)
     return [
         f"δ = {format_delta(guarantee.delta)}",
         f"{guarantee.relation.value} relation",
@@ -306,12 +306,12 @@ def provenance_of(run: RunRecord) -> Provenance:
     found = versions.get("fedpriv") if isinstance(versions, dict) else None
     command, short = _command(run)
     return Provenance(
-        date=str(run.sealed.state.extra.get(STARTED, NOTHING)),
+        date=str(run.state.extra.get(STARTED, NOTHING)),
         seed=str(run.options.get("seed", NOTHING)) if run.simulated else "none: a secure run",
         command=command,
         short_command=short,
         version=f"fedpriv {found}" if found else NOTHING,
-        ledger_head=run.sealed.records[-1].hash,
+        ledger_head=run.records[-1].hash,
     )
 
 
@@ -373,7 +373,7 @@ def head_of(
 
 def failures_figure(run: RunRecord) -> Figure:
     """Return how many of those who were drawn failed; a secure run records none of it."""
-    rows = run.diagnostics
+    rows = run.diagnosed_attempts
     nouns, title = run.words, "Failures"
     if not rows:
         why = "a secure run records none" if not run.simulated else "none recorded yet"
@@ -405,7 +405,7 @@ def rounds_figure(run: RunRecord) -> Figure:
         text = f"{done:,} of {planned:,}"
         missing = max(0, planned - done)
         remarks.append(f"{missing:,} missing: {_why(run)}" if missing else "none missing")
-    redone = sum(charge.attempt > 1 for charge in run.sealed.state.charges)
+    redone = sum(charge.attempt > 1 for charge in run.state.charges)
     if redone and run.summary.get("stopped_early") != "lost-attempts":
         remarks.append(f"{counted(redone, 'attempt')} redone, each charged")
     return title, text, remarks

@@ -21,10 +21,10 @@ from fedpriv.report.head import head_of
 from fedpriv.report.run_record import (
     RunRecord,
     epsilon_spent,
-    guaranteed,
     points,
     read_run,
     rho_spent,
+    total_epsilon,
 )
 from fedpriv.report.tables import (
     candidates_table,
@@ -55,7 +55,7 @@ def write_report(
     """
     run = read_run(directory)
     page = render(run, replicates=[read_run(other) for other in replicates])
-    path = run.directory / name
+    path = run.folder / name
     write_page(path, page)
     return path
 
@@ -81,7 +81,7 @@ def render(run: RunRecord, replicates: Sequence[RunRecord] = ()) -> str:
         ValueError: If a replicate is another experiment, or has the same seed.
     """
     check_replicates(run, replicates)
-    statement, turn = run_statement(run.directory), run.words.turn
+    statement, turn = run_statement(run), run.words.turn
     headline, evaluated = next(iter(run.figures), None), evaluated_rounds(run)
     versions = run.description.get("versions")
     environment = {
@@ -132,12 +132,12 @@ def check_replicates(run: RunRecord, replicates: Sequence[RunRecord]) -> None:
     for other in replicates:
         if same_experiment_key(other) != same_experiment_key(run):
             raise ValueError(
-                f"{other.directory} is another experiment than {run.directory}; "
+                f"{other.folder} is another experiment than {run.folder}; "
                 "use `fedpriv compare` for runs that differ in more than the seed"
             )
         if other.options.get("seed") in seeds:
             raise ValueError(
-                f"{other.directory} has seed {other.options.get('seed')} like another of the "
+                f"{other.folder} has seed {other.options.get('seed')} like another of the "
                 "runs; an interval needs different seeds"
             )
         seeds.add(other.options.get("seed"))
@@ -240,7 +240,7 @@ def _epsilon_plot(run: RunRecord) -> Plot:
             why = f"{covers.reason[:1].upper()}{covers.reason[1:]}:"
         note = f"{why} ε is infinite from the first {turn}: this run protects no one."
         return Plot(title=title, below=note)
-    planned, notes = guaranteed(run).value, []
+    planned, notes = total_epsilon(run).value, []
     unit, limit, write = "ε", planned, epsilon
     if "rho" in run.plan:  # adaptive: its ε is that of the whole budget from the first charge on
         unit, limit, write = "ρ", float(run.plan["rho"]), number

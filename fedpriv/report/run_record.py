@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fedpriv import json_lines
 from fedpriv.checkpoints.tensor_files import PUBLIC_MODELS
@@ -21,43 +21,33 @@ from fedpriv.privacy.accounting import rho_of
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.ledger.state import LedgerState
 from fedpriv.privacy.plan import AnyPlan, UnitWords, unit_words
-from fedpriv.privacy.statement.coverage import USER_LOOP, Coverage, coverage_of
+from fedpriv.privacy.statement.coverage import USER_LOOP
 from fedpriv.privacy.statement.sealed import DOCUMENT, LEDGER, SealedRun, read_object, read_sealed
-from fedpriv.privacy.statement.statement import describe_from_ledger
 from fedpriv.untrusted_text import is_device_name
 
 Row = Mapping[str, Any]
 DECIDED = "decided_"
 """Prefix of values that a method decided on, from what it had released."""
+_Run = TypeVar("_Run", bound="RunRecord")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
-    """The contents of a run folder, read once.
+@dataclass(frozen=True, kw_only=True)
+class RunRecord(SealedRun):
+    """The contents of a run folder, read once: a sealed run and the records of its rounds.
 
     Attributes:
-        sealed: Its ledger, and the document that the ledger seals.
-        description: `experiment.json`, or of a user-defined training loop what its ledger says:
-            experiment, plan, corpus, mode, backend, versions.
         attempts: Every line of `rounds.jsonl`: released values.
-        diagnostics: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure mode.
+        diagnosed_attempts: Every line of `diagnostics.jsonl`: not covered by ε, empty in secure
+            mode.
         summary: `summary.json`, empty while the run is under way.
         devices: For each time that it was started or resumed, the device that was asked for; None
             where none was. `backends.jsonl` has it, which the ledger does not seal.
     """
 
-    sealed: SealedRun
-    description: Row
     attempts: tuple[Row, ...]
-    diagnostics: tuple[Row, ...]
+    diagnosed_attempts: tuple[Row, ...]
     summary: Row
     devices: tuple[str | None, ...] = ()
-    _coverage: list[Coverage] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    @property
-    def directory(self) -> Path:
-        """The run folder."""
-        return self.sealed.folder
 
     @property
     def decided(self) -> tuple[str, ...]:
@@ -65,11 +55,6 @@ class RunRecord:
         return tuple(
             dict.fromkeys(key for row in self.released for key in row if key.startswith(DECIDED))
         )
-
-    @property
-    def options(self) -> Row:
-        """The experiment's options by their command-line names."""
-        return _mapping(self.description.get("experiment"))
 
     @property
     def described_options(self) -> Row:
@@ -96,16 +81,6 @@ class RunRecord:
         return _mapping(self.description.get("corpus"))
 
     @property
-    def name(self) -> str:
-        """The experiment's name, or the folder's where it has none."""
-        return str(self.description.get("name") or self.directory.name)
-
-    @property
-    def label(self) -> str:
-        """The label given when the run was started, or else its name."""
-        return str(self.description.get("label") or self.name)
-
-    @property
     def title(self) -> str:
         """Its label, with the experiment's name behind it where that is another."""
         return self.name if self.label == self.name else f"{self.label} ({self.name})"
@@ -129,7 +104,7 @@ class RunRecord:
     def files(self) -> tuple[str, ...]:
         """Names of files that the task brought; one that is not a plain name here is left out."""
         found = sorted(map(str, _mapping(self.description.get("files"))))
-        here = {path.name for path in self.directory.iterdir() if path.is_file()}
+        here = {path.name for path in self.folder.iterdir() if path.is_file()}
         return tuple(name for name in found if name in here)
 
     def baseline(self, measure: Measure, *, public: bool = False) -> float | None:
@@ -259,29 +234,17 @@ class RunRecord:
     @property
     def diagnosed(self) -> tuple[Row, ...]:
         """One diagnostic line a round, increasing; of a round that was redone, the last."""
-        return _last_by_round(self.diagnostics)
-
-    @property
-    def synthetic(self) -> bool:
-        """Whether the users are synthetic."""
-        return bool(self.corpus.get("synthetic"))
+        return _last_by_round(self.diagnosed_attempts)
 
     @property
     def simulated(self) -> bool:
         """Whether the noise came from a seed instead of a secure source."""
-        return self.description.get("mode") != "secure"
+        return self.mode != "secure"
 
     @property
     def private(self) -> bool:
         """Whether the plan guarantees anything; noise may be added without a guarantee."""
-        return self.sealed.state.plan.is_private
-
-    @property
-    def coverage(self) -> Coverage:
-        """Parts of the data that ε does not cover, and why it is infinite where it is."""
-        if not self._coverage:  # a page of many runs asks a hundred times
-            self._coverage.append(coverage_of(self.description))
-        return self._coverage[0]
+        return self.state.plan.is_private
 
     @property
     def rounds_done(self) -> int:
@@ -322,8 +285,12 @@ class RunRecord:
         return max(self.rounds_planned or 0, self.rounds_done, 1)
 
 
-def read_run(directory: str | Path) -> RunRecord:
+def read_run(directory: str | Path, kind: type[_Run] = RunRecord) -> _Run:
     """Read a run folder, finished or under way; also that of a user-defined training loop.
+
+    Args:
+        directory: The folder.
+        kind: What is returned.
 
     Raises:
         ValueError: If the folder is not a run, its document is not the one that its ledger seals,
@@ -344,18 +311,21 @@ def read_run(directory: str | Path) -> RunRecord:
     attempts = tuple(json_lines.read(directory / "rounds.jsonl"))
     diagnostics = tuple(json_lines.read(directory / "diagnostics.jsonl"))
     sealed = read_sealed(directory)
-    description = describe_from_ledger(sealed) if sealed.document is None else sealed.document
-    return RunRecord(
-        sealed=sealed,
-        description=description,
+    run = kind(
+        folder=sealed.folder,
+        records=sealed.records,
+        state=sealed.state,
+        document=sealed.document,
         attempts=attempts,
-        diagnostics=diagnostics,
+        diagnosed_attempts=diagnostics,
         summary=finished,
         devices=tuple(
             row["device"] if is_device_name(row.get("device")) else None
             for row in json_lines.read(directory / "backends.jsonl")
         ),
     )
+    _ = run.description  # refuses a folder that lost its document
+    return run
 
 
 def points(rows: tuple[Row, ...], key: str) -> tuple[list[int], list[float]]:
@@ -383,9 +353,9 @@ def _mapping(value: object) -> Row:
     return value if isinstance(value, Mapping) else {}
 
 
-def guaranteed(run: RunRecord) -> Epsilon:
+def total_epsilon(run: RunRecord) -> Epsilon:
     """Return the ε after all planned rounds with δ, relation, unit and accountant."""
-    return run.coverage.explained(run.sealed.state.plan.total())
+    return run.coverage.explained(run.state.plan.total())
 
 
 def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
@@ -399,16 +369,16 @@ def spent(run: RunRecord, round_num: int | None = None) -> Epsilon:
     Raises:
         ValueError: If the ledger has no release of the round.
     """
-    state = run.sealed.state
+    state = run.state
     count = len(state.charges) if round_num is None else _charged_before(state).get(round_num)
     if count is None:
-        raise ValueError(f"the ledger of {run.directory} has no release of round {round_num}")
+        raise ValueError(f"the ledger of {run.folder} has no release of round {round_num}")
     return run.coverage.explained(_epsilon(state.plan, count))
 
 
 def rho_spent(run: RunRecord) -> tuple[list[int], list[float]]:
     """Return released rounds of an adaptive plan and ρ spent by then, lost attempts included."""
-    state = run.sealed.state
+    state = run.state
     prices = (rho_of(charge.event, state.plan.relation) for charge in state.charges)
     spent, counts = [0.0, *accumulate(prices)], _charged_before(state)
     return list(counts), [spent[count] for count in counts.values()]
@@ -419,9 +389,9 @@ _MOST_PRICED = 20
 
 def epsilon_spent(run: RunRecord) -> tuple[list[int], list[float]]:
     """Return about twenty released rounds and ε spent by then, by the ledger alone."""
-    made = list(_charged_before(run.sealed.state).items())
+    made = list(_charged_before(run.state).items())
     every = made[:: -max(1, math.ceil(len(made) / _MOST_PRICED))][::-1]
-    return [n for n, _ in every], [_epsilon(run.sealed.state.plan, c).value for _, c in every]
+    return [n for n, _ in every], [_epsilon(run.state.plan, c).value for _, c in every]
 
 
 def _charged_before(state: LedgerState) -> dict[int, int]:

@@ -95,7 +95,7 @@ def evaluated_rounds(run: RunRecord) -> list[Row]:
 
 
 def _diagnosed_rows(run: RunRecord) -> dict[object, Row]:
-    return {_key(row): row for row in run.diagnostics}
+    return {_key(row): row for row in run.diagnosed_attempts}
 
 
 def _key(row: Row) -> tuple[object, object]:

@@ -12,12 +12,12 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from fedpriv import json_lines
 from fedpriv.measures import figures_of, read_measures
-from fedpriv.privacy.statement.coverage import KEY, coverage_of
+from fedpriv.privacy.statement.coverage import KEY
+from fedpriv.privacy.statement.sealed import SealedRun, read_sealed
 from fedpriv.runs.folder import RunFolder
 
 _LOG = logging.getLogger(__name__)
@@ -33,59 +33,6 @@ _RELEASED = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
-    """Facts of a run before its first round; all of them are public.
-
-    Attributes:
-        name: The experiment's name.
-        label: The run's label, or else the experiment's name.
-        mode: "simulation" or "secure".
-        options: Every option of the experiment by its dotted name, as in `experiment.json`.
-        epsilon: ε of the whole plan; None without privacy.
-        delta: Its δ; None without privacy.
-        relation: Neighbouring relation, such as "add-remove".
-        unit: What one neighbour is, such as "user".
-        accountant: Who computed ε, such as "PLD".
-        not_covered: What ε does not cover, in plain phrases.
-        synthetic: Whether the data are synthetic.
-        rounds_before: Rounds that were released before; above 0 in a resumed run.
-    """
-
-    name: str
-    label: str
-    mode: str
-    options: Mapping[str, Any] = field(repr=False)
-    epsilon: float | None
-    delta: float | None
-    relation: str
-    unit: str
-    accountant: str
-    not_covered: tuple[str, ...]
-    synthetic: bool
-    rounds_before: int
-
-    def params(self) -> dict[str, str | int | float | bool]:
-        """Return everything that identifies the run as flat values, for a tracker to show.
-
-        Options are named "options.<path>"; what has no value is "none".
-        """
-        given: dict[str, Any] = {
-            "experiment": self.name,
-            "label": self.label,
-            "mode": self.mode,
-            "synthetic": self.synthetic,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "relation": self.relation,
-            "unit": self.unit,
-            "accountant": self.accountant,
-            KEY: "; ".join(self.not_covered),
-            **{f"options.{path}": value for path, value in self.options.items()},
-        }
-        return {name: "none" if value is None else value for name, value in given.items()}
-
-
 class Callback:
     """Base of callbacks; override what you need.
 
@@ -97,8 +44,13 @@ class Callback:
 
     diagnostics: bool = False
 
-    def on_start(self, info: RunInfo) -> None:
-        """Begin. Called once, before the first round; one that raises here is not called again."""
+    def on_start(self, run: SealedRun) -> None:
+        """Begin. Called once, before the first round; one that raises here is not called again.
+
+        Args:
+            run: What is public of it by then: its `name`, `label`, `mode`, `options` and
+                `guaranteed` ε. Above 0, `state.rounds_done` says that it is resumed.
+        """
 
     def on_round(self, released: Mapping[str, Any], round_num: int) -> None:
         """Take what a round released.
@@ -120,6 +72,28 @@ class Callback:
             summary: Released figures of the run, as of `Run.summary`; None where the run was
                 interrupted or failed.
         """
+
+
+def describe_run(run: SealedRun) -> dict[str, str | int | float | bool]:
+    """Return everything that identifies a run as flat values, for a tracker to show.
+
+    Options are named "options.<path>"; what has no value is "none".
+    """
+    spent, private = run.guaranteed, run.state.plan.is_private
+    given: dict[str, Any] = {
+        "experiment": run.name,
+        "label": run.label,
+        "mode": run.mode,
+        "synthetic": run.synthetic,
+        "epsilon": spent.value if private and math.isfinite(spent.value) else None,
+        "delta": spent.delta if private else None,
+        "relation": spent.relation.value,
+        "unit": spent.unit,
+        "accountant": spent.accountant,
+        KEY: "; ".join(spent.not_covered),
+        **{f"options.{path}": value for path, value in run.options.items()},
+    }
+    return {name: "none" if value is None else value for name, value in given.items()}
 
 
 def numbers(released: Mapping[str, Any]) -> dict[str, float]:
@@ -178,8 +152,9 @@ class Notifier:
     def __enter__(self) -> Notifier:
         if not self._called:
             return self
-        path, info = self._folder.path, _info_of(self._folder)
-        self._called = [one for one in self._called if self._call(one, "on_start", info)]
+        path = self._folder.path
+        run = read_sealed(path)
+        self._called = [one for one in self._called if self._call(one, "on_start", run)]
         seen = {line["round_num"]: line for line in json_lines.read(path / "diagnostics.jsonl")}
         for line in json_lines.read(path / "rounds.jsonl"):
             self._row(line, seen.get(line["round_num"]))
@@ -228,26 +203,6 @@ class Notifier:
                 )
             return False
         return True
-
-
-def _info_of(folder: RunFolder) -> RunInfo:
-    document, plan = folder.document, folder.ledger.plan
-    covers = coverage_of(document)
-    whole = covers.explained(plan.guaranteed())
-    return RunInfo(
-        name=document["name"],
-        label=document.get("label") or document["name"],
-        mode=folder.ledger.mode,
-        options=dict(document["experiment"]),
-        epsilon=whole.value if plan.is_private and math.isfinite(whole.value) else None,
-        delta=whole.delta if plan.is_private else None,
-        relation=whole.relation.value,
-        unit=whole.unit,
-        accountant=whole.accountant,
-        not_covered=tuple(covers.not_covered),
-        synthetic=bool(document["corpus"]["synthetic"]),
-        rounds_before=folder.ledger.state.rounds_done,
-    )
 
 
 def _shown(one: Callback, released: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:

@@ -405,7 +405,7 @@ def _privacy(study: Study, out: Path, results: Sequence[Searched]) -> list[str]:
 
 
 def _roster(run: RunRecord) -> str | None:
-    return run.sealed.state.plan.roster_sha256
+    return run.state.plan.roster_sha256
 
 
 def _composed(runs: Sequence[RunRecord]) -> str:
@@ -426,7 +426,7 @@ def composed(runs: Sequence[RunRecord]) -> Epsilon:
             cohorts, so that what they cost is more than what both events say, or if no accountant
             composes them.
     """
-    plans = [run.sealed.state.plan for run in runs]
+    plans = [run.state.plan for run in runs]
     fixed = [plan for plan in plans if isinstance(plan, Plan)]
     if not runs or len(fixed) < len(plans):
         raise ValueError("some plans decide their prices on the way")
@@ -434,15 +434,15 @@ def composed(runs: Sequence[RunRecord]) -> Epsilon:
     if len(about) > 1:
         raise ValueError("they are of several rosters, relations or units")
     draws = [
-        (run.options.get("seed"), run.sealed.state.extra[NOISE])
+        (run.options.get("seed"), run.state.extra[NOISE])
         for run in runs
-        if NOISE in run.sealed.state.extra
+        if NOISE in run.state.extra
     ]
     if len(set(draws)) < len(draws):
         raise ValueError("two of them draw the same cohorts; give one another seed")
     charges: dict[Event, int] = {}
     for run in runs:
-        for charge in run.sealed.state.charges:
+        for charge in run.state.charges:
             charges[charge.event] = charges.get(charge.event, 0) + 1
     deltas = [plan.delta for plan in fixed if plan.delta is not None]
     return epsilon_of(

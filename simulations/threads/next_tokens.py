@@ -135,7 +135,7 @@ def describe_users(path: Path, users: int = 100) -> str:
         ValueError: If it is another run or a secure one, or none of them has a held-out sentence.
     """
     run = fp.load(path)
-    document = run.record.description
+    document = run.description
     if document["mode"] == "secure":
         raise ValueError(f"{path} is a secure run, of which no user is measured alone")
     experiment = restore_experiment(document, path, adapter_tokens())

@@ -99,7 +99,7 @@ class TestRun:
         run = fp.run(dense.experiment(), tmp_path / "run", label="wide <b>", progress=False)
         assert (run.label, kept.label) == ("wide <b>", "dense")
         assert_same(run.params, kept.params)  # not in the root of the noise
-        assert run.record.plan == kept.record.plan and run.options == kept.options
+        assert run.plan == kept.plan and run.options == kept.options
         assert run.summary["label"] == "wide <b>" and kept.summary["label"] is None
         assert "Run of wide <b> (dense)" in repr(run) and "wide &lt;b&gt;" in run._repr_html_()
         page = run.report().read_text("utf-8")
@@ -117,7 +117,7 @@ class TestRun:
     @pytest.mark.slow
     def test_without_a_folder_it_goes_with_its_value(self):
         run = fp.run(dense.experiment(), rounds=1, progress=False)
-        folder, other = run.record.directory, copy.copy(run)
+        folder, other = run.folder, copy.copy(run)
         assert run.path is None and run.summary["run_dir"] is None
         assert (folder / "ledger.jsonl").is_file()
         del run

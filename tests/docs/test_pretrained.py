@@ -96,7 +96,7 @@ def test_the_pages_csv_becomes_a_private_classifier(encoder, posts, capsys):
     run, said = names["run"], capsys.readouterr().out
     assert "encoded 499 of 499 texts" in said and Path("runs/posts/report.html").is_file()
     assert run.epsilon.value <= 2.0 and run.epsilon.delta == 1e-4
-    assert encoder.files.sha256 in json.dumps(run.record.corpus)
+    assert encoder.files.sha256 in json.dumps(run.corpus)
     assert run.summary["accuracy_public"] > 0.6
     runpy.run_path("predict.py")
     assert capsys.readouterr().out.partition(":")[0] in names["LABELS"]

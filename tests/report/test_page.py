@@ -16,7 +16,7 @@ from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.report.export import model_card
 from fedpriv.report.page import render, write_report
-from fedpriv.report.run_record import guaranteed, last_value, points, read_run, spent
+from fedpriv.report.run_record import last_value, points, read_run, spent, total_epsilon
 from tests.harness.refusals import refuses
 from tests.harness.resealed import reseal
 from tests.harness.shown import head, words
@@ -235,7 +235,7 @@ def test_a_mechanism_of_ones_own_without_noise_is_not_private(make_run, tmp_path
 def test_epsilon_of_a_run(make_run) -> None:
     assert spent(read_run(make_run("a", noise_multiplier=None))).value == math.inf
     run = read_run(make_run("b", rounds=5, planned=20))
-    assert 0 < spent(run).value < guaranteed(run).value
+    assert 0 < spent(run).value < total_epsilon(run).value
     assert (run.rounds_done, run.rounds_planned) == (5, 20)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import fedpriv as fp
 from fedpriv import json_lines
-from fedpriv.runs.callbacks import numbers
+from fedpriv.runs.callbacks import describe_run, numbers
 from fedpriv.runs.prepared import start_run
 from fedpriv.trackers import WandB, tracker_of
 from tests.harness.kills import Killed, Stop
@@ -28,8 +28,8 @@ class Recording(fp.Callback):
     def __init__(self, *, diagnostics=False):
         self.diagnostics, self.started, self.rows, self.ended = diagnostics, [], [], []
 
-    def on_start(self, info):
-        self.started.append(info)
+    def on_start(self, run):
+        self.started.append(run)
 
     def on_round(self, released, round_num):
         assert released["round_num"] == round_num
@@ -49,12 +49,13 @@ class TestToldOfARun:
         for row in told.rows:
             shown = frame.loc[row["round_num"]]
             assert numbers(row) == {n: v for n, v in shown.items() if v == v}
-        (info,) = told.started
-        assert info.options == run.options and info.mode == "simulation"
-        assert (info.epsilon, info.delta) == (run.epsilon.value, 0.01)
-        assert (info.relation, info.unit, info.accountant) == ("add-remove", "user", "PLD")
-        assert info.params()["options.bound.l2_clip_norm"] == 1.0
-        assert json.loads(json.dumps(info.params())) == info.params()
+        (begun,) = told.started
+        assert begun.options == run.options and begun.mode == "simulation"
+        assert begun.state.rounds_done == 0 and begun.guaranteed == run.epsilon
+        described = describe_run(begun)
+        assert (described["epsilon"], described["delta"]) == (run.epsilon.value, 0.01)
+        assert described["options.bound.l2_clip_norm"] == 1.0
+        assert json.loads(json.dumps(described)) == described
         (summary,) = told.ended
         assert summary["epsilon"] == run.epsilon.value and summary["rounds"] == 4
         # Figures of rostered users, seconds and cohort sizes are in the run's own summary.
@@ -65,9 +66,7 @@ class TestToldOfARun:
     def test_diagnostics_are_marked_and_for_those_who_ask(self, tmp_path):
         told, plain = Recording(diagnostics=True), Recording()
         run = fp.run(experiment(), tmp_path / "run", callbacks=[told, plain], progress=False)
-        for row, released, diagnosed in zip(
-            told.rows, plain.rows, run.record.diagnosed, strict=True
-        ):
+        for row, released, diagnosed in zip(told.rows, plain.rows, run.diagnosed, strict=True):
             seen = {n: v for n, v in row.items() if n.startswith("diagnostics/")}
             assert seen["diagnostics/cohort_size"] == diagnosed["cohort_size"]
             assert seen["diagnostics/accuracy"] == diagnosed["accuracy"]
@@ -107,7 +106,7 @@ class TestToldOfARun:
         assert stopped.ended == [None] and len(stopped.rows) == 2
         given = {"experiment": experiment(), "callbacks": [told], "progress": False}
         again = fp.resume(tmp_path / "run", **given)
-        assert told.started[0].rounds_before == 2
+        assert told.started[0].state.rounds_done == 2
         assert told.rows == json_lines.read(tmp_path / "run" / "rounds.jsonl")
         assert [row["round_num"] for row in told.rows] == [1, 2, 3, 4]
         assert told.ended[0]["epsilon"] == again.epsilon.value

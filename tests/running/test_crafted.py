@@ -124,7 +124,7 @@ class TestNamedCode:
 
     def test_the_value_itself_needs_no_name(self, crafted, marker):
         made = load_experiment("dp-fedavg-tags")
-        assert fp.resume(crafted["interrupted"], experiment=made).record.rounds_done == 5
+        assert fp.resume(crafted["interrupted"], experiment=made).rounds_done == 5
         assert not marker.exists()
 
     @pytest.mark.parametrize("reference", [["os:getcwd"], 3, {"a": 1}])
@@ -201,4 +201,4 @@ class TestLinks:
 
     def test_the_folder_itself_may_be_one(self, finished, tmp_path):
         (tmp_path / "latest").symlink_to(finished)
-        assert fp.load(tmp_path / "latest").record.finished
+        assert fp.load(tmp_path / "latest").finished

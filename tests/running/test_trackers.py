@@ -148,7 +148,7 @@ def check_privacy(texts, out: Path) -> None:
     run = fp.load(out)
     assert float(texts["epsilon"]) == run.epsilon.value and float(texts["delta"]) == 0.01
     assert texts["relation"] == "add-remove" and texts["unit"] == "user"
-    assert texts["accountant"] == "PLD" and texts["mode"] == run.record.description["mode"]
+    assert texts["accountant"] == "PLD" and texts["mode"] == run.description["mode"]
     given = {name: "none" if v is None else str(v) for name, v in run.options.items()}
     for name, value in given.items():
         assert str(texts[f"options.{name}"]) == value

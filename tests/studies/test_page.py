@@ -246,7 +246,7 @@ def test_public_only_has_an_interval_over_seeds_where_it_varies(make_study):
     [section] = sections_of(groups_of(study))
     assert section.public_only.half_width is None
     for trial in study.trials:
-        edit_summary(trial.run.directory, accuracy_public_only=0.18 + 0.01 * trial.seed)
+        edit_summary(trial.run.folder, accuracy_public_only=0.18 + 0.01 * trial.seed)
     study = read_study(study.directory)
     [section] = sections_of(groups_of(study))
     # Eight trials of four seeds are four samples of it.
@@ -264,8 +264,8 @@ def returning_public(study, *trials):
             "selected": "public-only", "public": True, "reason": "", "judged": judged,
             "examples": 9, "groups": 9, "level": 0.95,
         }  # fmt: skip
-        edit_summary(trial.run.directory, selection=selection, accuracy=0.18, gain=0.0)
-        file = trial.run.directory / BY_USER_FILE
+        edit_summary(trial.run.folder, selection=selection, accuracy=0.18, gain=0.0)
+        file = trial.run.folder / BY_USER_FILE
         if file.exists():
             tensors, _ = read_tensors(file)
             write_tensors(file, {**tensors, "value": tensors["public_value"]}, {})
@@ -304,7 +304,7 @@ class TestIntervals:
         study = make_study(noise={8.0: 0.72}, seeds=4, nonprivate=False)
         assert results_frame(study)["accuracy_public_interval"].isna().all()  # no t beside it
         for trial in study.trials[4:]:
-            (trial.run.directory / BY_USER_FILE).unlink()
+            (trial.run.folder / BY_USER_FILE).unlink()
         groups = groups_of(read_study(study.directory))
         [section] = sections_of(groups)
         found = [*(group.measure(section.lead) for group in groups), section.public_only]
@@ -371,7 +371,7 @@ class TestUnlikeMethods:
 
 def test_sums_by_user_of_another_run_are_left_out(make_study):
     study = make_study(noise={8.0: 0.72}, seeds=1)
-    file = study.trials[0].run.directory / BY_USER_FILE
+    file = study.trials[0].run.folder / BY_USER_FILE
     tensors, _ = read_tensors(file)
     write_tensors(file, {**tensors, "value": tensors["value"] + 0.1 * tensors["count"]})
     assert not any(group.over_users for group in groups_of(read_study(study.directory)))

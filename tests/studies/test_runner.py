@@ -45,7 +45,7 @@ def bits(out):
 
 
 def by_user(trial):
-    return read_tensors(trial.run.directory / BY_USER)[0]
+    return read_tensors(trial.run.folder / BY_USER)[0]
 
 
 def mtimes(out):
@@ -78,10 +78,10 @@ class TestTrials:
         for trial in found.trials:
             assert trial.run.finished and trial.failure is None and trial.seconds > 0
             assert trial.run.options["seed"] == trial.seed and trial.run.label == "small"
-            assert verify_run(trial.run.directory).ok
+            assert verify_run(trial.run.folder).ok
             spent = trial.run.summary["epsilon"]
             assert (spent is None) if trial.epsilon is None else (1.9 < spent <= 2.0)
-            [kept] = (trial.run.directory / "checkpoints").iterdir()
+            [kept] = (trial.run.folder / "checkpoints").iterdir()
             assert kept.name == "round-000011.safetensors"
         rows = json_lines.read(done / "trials.jsonl")
         assert [row["key"] for row in rows] == [trial.key for trial in found.trials]
@@ -258,13 +258,13 @@ def test_a_study_that_was_killed_goes_on_to_the_same_bits(tmp_path):
     found, expected = bits(out), bits(whole)
     assert found.keys() == expected.keys()
     for trial in read_study(out).trials:
-        state = trial.run.sealed.state
+        state = trial.run.state
         lost = len(state.charges) - len(state.releases)
         if lost:  # by the rules of a resumed run: charged, and made anew by other noise
             assert trial.seed == 1 and found[trial.key] != expected[trial.key]
         else:
             assert found[trial.key] == expected[trial.key]
-        assert verify_run(trial.run.directory).ok
+        assert verify_run(trial.run.folder).ok
 
 
 PRIVATE = {"private": True, "sampler": None, "mean": 4.0}
@@ -428,8 +428,8 @@ def test_a_statement_and_the_page_say_what_was_read_whatever_the_task_is_called(
     found = fp.study(made, tmp_path / "out", workers=1, progress=False)
     said = f"The data 'CIFAR-10' (files a.xz, b.xz): {NOTE}."
     run = found.record.trials[0].run
-    assert run_statement(run.directory).paragraphs("The data") == (said,)
+    assert run_statement(run.folder).paragraphs("The data") == (said,)
     assert unescape(found.page.read_text("utf-8")).count(said) == 2  # above, and in the statement
     assert run.corpus["credit"] == "Krizhevsky"
-    other = run_statement(read_study(done).trials[0].run.directory)
+    other = run_statement(read_study(done).trials[0].run.folder)
     assert "The data" not in {part.title for part in other.sections}

@@ -201,12 +201,12 @@ def test_a_run_says_which_encoder_it_had_and_needs_its_rows(tiny_corpus, encoder
     again = open_embeddings(tiny_corpus, encoder, ("sentence",))
     np.testing.assert_array_equal(made.rows["sentence"], again.rows["sentence"])
     result = fp.run(experiment, corpus=tiny_corpus.directory, out=tmp_path / "run")
-    named = json.dumps(result.record.corpus)
+    named = json.dumps(result.corpus)
     assert encoder.files.sha256 in named and "may include text of these users" in named
     assert f'"encoder_rows_made_by": "{made.made_by}"' in named
     stated = " ".join(str(result.statement).split())
     assert f"of an example's sentence (digest {encoder.files.sha256})." in stated
-    kept = read_vocabulary(result.record.directory / VOCABULARY)
+    kept = read_vocabulary(result.folder / VOCABULARY)
     assert kept.encoder.id == encoder.files.id and kept.num_rows == encoder.width
     with refuses(ValueError, encoder.files.id):
         kept.features(["tax"])

@@ -19,7 +19,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from fedpriv.privacy.ledger.state import LedgerState, read_ledger
 from fedpriv.privacy.plan import AnyPlan, Plan, read_plan
 from fedpriv.privacy.statement.coverage import (
     COST,
+    NO_NOISE,
+    USER_LOOP,
     Coverage,
     TrainedBefore,
     as_object,
@@ -47,12 +49,13 @@ SEAL = "experiment_sha256"
 """Key of the document's digest in the first line of a ledger."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SealedRun:
     """A run folder with an unbroken ledger and the `experiment.json` that the ledger seals.
 
     That shows that the files belong together, not that they are true: anyone who rewrites all
-    of them can have them say anything (`fedpriv.privacy.ledger.chain.WITHOUT_ANCHOR`).
+    of them can have them say anything (`fedpriv.privacy.ledger.chain.WITHOUT_ANCHOR`). A callback
+    is given it before the first round; `fedpriv.load` returns it with the records of the rounds.
 
     Attributes:
         folder: Where it is.
@@ -66,14 +69,73 @@ class SealedRun:
     state: LedgerState
     document: Mapping[str, Any] | None
 
+    @cached_property
+    def description(self) -> Mapping[str, Any]:
+        """The document, or of a user-defined training loop what its ledger says in its place.
+
+        Such are the folders of `fedpriv.averaging` in a Flower app, and of `fedpriv.bolt_on`.
+
+        Raises:
+            ValueError: If the ledger is of a run that has a document.
+        """
+        if self.document is not None:
+            return self.document
+        state = self.state
+        if SEAL in state.extra:
+            raise ValueError(
+                f"{self.folder} has lost its {DOCUMENT}, of which its ledger holds the digest; "
+                "restore that file"
+            )
+        return {
+            **state.extra,
+            "plan": state.plan.to_json(),
+            "mode": state.mode,
+            "measures": [],
+            "corpus": {"num_users": state.plan.num_users},
+            USER_LOOP: {"rounds_done": state.rounds_done, "finished": not state.pays_for_more},
+        }
+
     @property
+    def name(self) -> str:
+        """The experiment's name, or the folder's where it has none."""
+        return str(self.description.get("name") or self.folder.name)
+
+    @property
+    def label(self) -> str:
+        """The label that the run was started with, or else its name."""
+        return str(self.description.get("label") or self.name)
+
+    @property
+    def mode(self) -> str:
+        """The mode of its keys, "simulation" or "secure"."""
+        return self.state.mode
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Every option of the experiment, by its dotted name."""
+        return as_object(self.description.get("experiment"))
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the users are synthetic."""
+        return bool(as_object(self.description.get("corpus")).get("synthetic"))
+
+    @cached_property
     def coverage(self) -> Coverage:
-        """Coverage of ε: without a document, as the ledger's first line says."""
+        """Parts of the data that ε does not cover, and why it is infinite where it is.
+
+        Without a document it is what the ledger's first line says.
+        """
         if self.document is not None:
             return coverage_of(self.document)
         if not self.state.plan.is_private:
-            return Coverage()
-        return coverage_without_document({**self.state.extra, "mode": self.state.mode})
+            return Coverage(reason=NO_NOISE)
+        return coverage_without_document({**self.state.extra, "mode": self.mode})
+
+    @property
+    def guaranteed(self) -> Epsilon:
+        """The ε of everything that the plan pays for, with what it does not cover."""
+        return self.coverage.marked(self.coverage.explained(self.state.plan.guaranteed()))
 
     @property
     def identity(self) -> RunIdentity:
@@ -107,7 +169,7 @@ class SealedRun:
         missing = self.coverage.not_covered
         return TrainedBefore(
             ledger_head=self.records[-1].hash,
-            mode="simulation" if seeded else state.mode,
+            mode="simulation" if seeded else self.mode,
             unit=plan.unit,
             relation=plan.relation.value,
             roster_sha256=plan.roster_sha256,

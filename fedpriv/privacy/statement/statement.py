@@ -37,7 +37,6 @@ from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.privacy.statement.coverage import (
     KEY,
     NO_NOISE,
-    USER_LOOP,
     as_object,
     coverage_of,
     is_from_file,
@@ -48,9 +47,7 @@ from fedpriv.privacy.statement.coverage import (
 )
 from fedpriv.privacy.statement.sealed import (
     AUDIT_FILE,
-    DOCUMENT,
     NOT_AUDITED,
-    SEAL,
     AuditRecord,
     SealedRun,
     read_audit,
@@ -388,8 +385,8 @@ def _started_from(options: Mapping[str, Any], start: Mapping[str, Any]) -> str |
     return "file" if trained_before(start) is None else "run"
 
 
-def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
-    """Return the statement of a run folder, from its `experiment.json` and its ledger.
+def run_statement(run: SealedRun | str | os.PathLike[str]) -> Statement:
+    """Return the statement of a run or of its folder, from its `experiment.json` and its ledger.
 
     A user-defined training loop has a ledger alone.
 
@@ -397,12 +394,11 @@ def run_statement(run_dir: str | os.PathLike[str]) -> Statement:
         ValueError: If either is missing or damaged, the document is not the one that the ledger
             seals, or `audit.json` is another run's.
     """
-    run = read_sealed(run_dir)
+    run = run if isinstance(run, SealedRun) else read_sealed(run)
     state = run.state
-    document = describe_from_ledger(run) if run.document is None else run.document
     return privacy_statement(
         state.plan,
-        document,
+        run.description,
         num_charges=len(state.charges),
         num_lost=len(state.lost),
         anchored=bool(state.extra.get(ANCHORED)),
@@ -417,30 +413,6 @@ def _summary(folder: Path) -> Mapping[str, Any]:
         return read_object(folder / "summary.json")
     except (OSError, ValueError):
         return {}
-
-
-def describe_from_ledger(run: SealedRun) -> dict[str, Any]:
-    """Return the description of a user-defined training loop from its ledger alone.
-
-    Such are the folders of `fedpriv.averaging` in a Flower app, and of `fedpriv.bolt_on`.
-
-    Raises:
-        ValueError: If the ledger is of a run that has an `experiment.json`.
-    """
-    state = run.state
-    if SEAL in state.extra:
-        raise ValueError(
-            f"{run.folder} has lost its {DOCUMENT}, of which its ledger holds the digest; restore "
-            "that file"
-        )
-    return {
-        **state.extra,
-        "plan": state.plan.to_json(),
-        "mode": state.mode,
-        "measures": [],
-        "corpus": {"num_users": state.plan.num_users},
-        USER_LOOP: {"rounds_done": state.rounds_done, "finished": not state.pays_for_more},
-    }
 
 
 def protection_to_json(plan: AnyPlan, corpus: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from fedpriv.report.estimate import (
 )
 from fedpriv.report.head import privacy_terms
 from fedpriv.report.page import same_experiment_key
-from fedpriv.report.run_record import Row, RunRecord, guaranteed, read_run, spent
+from fedpriv.report.run_record import Row, RunRecord, read_run, spent, total_epsilon
 from fedpriv.report.theme import NUM_SERIES, series
 from fedpriv.report.wording import exact, figure, number, words_of_all
 
@@ -199,12 +199,12 @@ def find_groups(directories: Sequence[str | Path]) -> tuple[list[Group], list[st
     for directory in directories:
         try:
             run = read_run(directory)
-            run_id = run.sealed.state.run_id
+            run_id = run.state.run_id
         except (OSError, ValueError) as error:
             left_out.append(str(error))
             continue
         if run_id in runs:
-            other = runs[run_id].directory
+            other = runs[run_id].folder
             left_out.append(f"{directory} is the run of {other}, given twice or copied")
         else:
             runs[run_id] = run
@@ -281,7 +281,7 @@ def _same_users(groups: Sequence[Group]) -> bool:
 
 def _sample_key(run: RunRecord) -> tuple[object, ...]:
     # Nothing says in what user-defined loops differ: each is a group of its own.
-    alone = None if run.user_loop is None else str(run.directory)
+    alone = None if run.user_loop is None else str(run.folder)
     return (*same_experiment_key(run), run.label, run.finished, alone)
 
 
@@ -440,7 +440,7 @@ def shared_options(groups: Sequence[Group]) -> dict[str, str]:
 
 def mismatches(groups: Sequence[Group]) -> list[str]:
     """Return why figures of the groups must not be read against each other."""
-    guarantees = [guaranteed(group.head) for group in groups if group.head.private]
+    guarantees = [total_epsilon(group.head) for group in groups if group.head.private]
     facts = {
         "corpus": [(g.head.corpus.get("name"), g.head.synthetic) for g in groups],
         "roster": [g.head.corpus.get("roster_sha256") for g in groups],
@@ -570,8 +570,8 @@ def _distinguished(runs: Sequence[RunRecord], without: Sequence[str]) -> list[st
 
 def _folder(runs: Sequence[RunRecord], place: int) -> str:
     """Return a run's folder: its name, or its whole path where another one has that name."""
-    names = [run.directory.resolve().name for run in runs]
-    return names[place] if names.count(names[place]) == 1 else str(runs[place].directory)
+    names = [run.folder.resolve().name for run in runs]
+    return names[place] if names.count(names[place]) == 1 else str(runs[place].folder)
 
 
 def _facts(run: RunRecord, without: Sequence[str]) -> Mapping[str, str]:
@@ -820,6 +820,6 @@ def _key(group: Group) -> object:
     if label := group.head.description.get("label"):
         return label, group.finished
     if group.head.user_loop is not None:  # nothing says in what it differs
-        return str(group.head.directory)
+        return str(group.head.folder)
     options = {k: v for k, v in group.head.given_options.items() if k not in _SPENDING}
     return group.name, repr(sorted(options.items())), group.finished, group.head.simulated

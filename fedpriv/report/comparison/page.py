@@ -277,7 +277,7 @@ def _statements(groups: Sequence[Group]) -> list[tuple[str, str, Any]]:
         (
             f"Privacy statement of {group.label}",
             "of one run, the one with the largest ε on these terms",
-            run_statement(group.head.directory).sections,
+            run_statement(group.head).sections,
         )
         for group in found.values()
     ]
@@ -578,7 +578,7 @@ def runs_table(section: Section) -> DataTable:
 
 
 def _remarks(group: Group) -> list[str]:
-    found = badges(group.head, run_statement(group.head.directory))
+    found = badges(group.head, run_statement(group.head))
     labels = [label for label, _ in found if label not in ("Simulated", NO_GAIN)]
     return [*labels, *([group.public_model] if group.public_model else [])]
 

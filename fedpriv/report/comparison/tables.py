@@ -28,7 +28,7 @@ from fedpriv.report.comparison.groups import (
 )
 from fedpriv.report.comparison.paired import Difference, paired_differences
 from fedpriv.report.estimate import Estimate, estimate
-from fedpriv.report.run_record import guaranteed
+from fedpriv.report.run_record import total_epsilon
 from fedpriv.report.wording import NOTHING, difference, epsilon, figure, half_width, number, percent
 from fedpriv.untrusted_text import plain
 
@@ -435,19 +435,19 @@ def as_rows(groups: Sequence[Group]) -> list[dict[str, Any]]:
     of = {id(group): section for section in sections_of(groups) for group in section.groups}
     for group in groups:
         run = group.head
-        guarantee = guaranteed(run) if run.private else None
+        guarantee = total_epsilon(run) if run.private else None
         spent_on = seconds_per_round(group)
         row: dict[str, Any] = {
             "name": group.name,
             "label": group.label,
             **_of_study(group),
             # A study's page is passed on; its trials are found by their keys.
-            "runs": [r.directory.name if group.method else str(r.directory) for r in group.runs],
+            "runs": [r.folder.name if group.method else str(r.folder) for r in group.runs],
             "seeds": [r.options.get("seed") for r in group.runs],
             "private": run.private,
             "synthetic": run.synthetic,
             "simulated": run.simulated,
-            "no_meaningful_protection": run_statement(run.directory).no_meaningful_protection,
+            "no_meaningful_protection": run_statement(run).no_meaningful_protection,
             "epsilon": group.epsilon if math.isfinite(group.epsilon) else None,
             KEY: list(group.coverage.not_covered),
             "delta": guarantee.delta if guarantee else None,

@@ -51,7 +51,7 @@ def test_a_run_is_paid_for_and_verifies(name, tiny_corpus, tmp_path):
     if name == "agd-tags":
         assert {charge.event.kind for charge in state.charges} == {"gaussian", "zcdp"}
         assert state.plan.left(state.spent) < state.plan.rho
-        steps = [row["decided_step_size"] for row in run.record.released]
+        steps = [row["decided_step_size"] for row in run.released]
         assert steps and all(step > 0 for step in steps)
         page = write_report(tmp_path / "run").read_text("utf-8")
         assert "step size of each released round" in page and "ρ gradient" in page
