@@ -16,7 +16,7 @@ from typing import Any
 from fedpriv.hashes import document_sha256
 from fedpriv.libraries import library, need
 from fedpriv.privacy.statement.sealed import SealedRun
-from fedpriv.runs.callbacks import Callback, Timer, describe_run, numbers
+from fedpriv.runs.callbacks import Callback, describe_run, make_clock, numbers
 
 #: Most params that MLflow takes in one request, and characters of one.
 _MLFLOW_PARAMS, _MLFLOW_LENGTH = 100, 6000
@@ -43,7 +43,7 @@ class TensorBoard(Callback):
 
     def on_start(self, run: SealedRun) -> None:
         """Open the event file; values in earlier ones of the same run are not written again."""
-        self._time = Timer(run.mode)
+        self._time = make_clock(run.mode)
         suffix = f".{document_sha256(describe_run(run))[:16]}"  # of this run's files alone
         self._last_round = _last_steps(self.directory, suffix) if run.state.rounds_done else {}
         writer = library("torch.utils.tensorboard").SummaryWriter
@@ -114,7 +114,7 @@ class MLflow(Callback):
 
     def on_start(self, run: SealedRun) -> None:
         """Make the run there, and log what identifies this one."""
-        self._time = Timer(run.mode)
+        self._time = make_clock(run.mode)
         self._entities = library("mlflow.entities")
         found = self._client.get_experiment_by_name(self.experiment)
         number = (
@@ -176,7 +176,7 @@ class WandB(Callback):
 
     def on_start(self, run: SealedRun) -> None:
         """Begin a run there, with what identifies this one as its config."""
-        self._time, self._held = Timer(run.mode), dict[int, dict[str, float]]()
+        self._time, self._held = make_clock(run.mode), dict[int, dict[str, float]]()
         self._holds = run.mode != "simulation"
         wandb = library("wandb")
         settings = wandb.Settings(

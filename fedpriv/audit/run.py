@@ -20,6 +20,7 @@ from fedpriv.privacy.plan import AnyPlan, Plan
 from fedpriv.privacy.statement.sealed import (
     SealedRun,
     audited_rounds,
+    name_run,
     read_audit,
     read_sealed,
     refuse_second_audit,
@@ -289,7 +290,7 @@ def check_audited(run: SealedRun, candidate: Candidate, mode: str) -> None:
         ValueError: Naming both, and what they differ in.
     """
     of = run.identity
-    ours = {"experiment": of.experiment, "mode": of.mode, **_terms(run.state.plan)}
+    ours = {"experiment": of["experiment"], "mode": of["mode"], **_terms(run.state.plan)}
     theirs = {"experiment": candidate.name, "mode": mode, **_terms(candidate.plan)}
     differing = [
         f"{name} {theirs.get(name)!r} instead of {ours.get(name)!r}"
@@ -299,8 +300,9 @@ def check_audited(run: SealedRun, candidate: Candidate, mode: str) -> None:
     if differing:
         more = f" and {len(differing) - 3} more" if len(differing) > 3 else ""
         raise ValueError(
-            f"the audit of {candidate.name} ({mode}) is not one of {run.folder}, a run of {of}: "
-            f"{'; '.join(differing[:3])}{more}; give the options of the run, or --into alone"
+            f"the audit of {candidate.name} ({mode}) is not one of {run.folder}, a run of "
+            f"{name_run(of)}: {'; '.join(differing[:3])}{more}; give the options of the run, or "
+            "--into alone"
         )
 
 

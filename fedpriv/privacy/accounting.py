@@ -67,7 +67,8 @@ from __future__ import annotations
 import functools
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -414,19 +415,19 @@ def _say_nothing(*_: object) -> None:
     pass
 
 
-class _quiet:
+@contextmanager
+def _quiet() -> Generator[None]:
     """Drop what dp-accounting reports of every RDP order that failed to converge, a line each.
 
     absl sets up the root logger for a line, even for one that its verbosity leaves out: so it is
     not called at all.
     """
-
-    def __enter__(self) -> None:
-        self._module = library("dp_accounting.rdp.rdp_privacy_accountant")
-        self._module.logging = SimpleNamespace(warning=_say_nothing)
-
-    def __exit__(self, *_: object) -> None:
-        self._module.logging = absl_logging
+    module: Any = library("dp_accounting.rdp.rdp_privacy_accountant")
+    module.logging = SimpleNamespace(warning=_say_nothing)
+    try:
+        yield
+    finally:
+        module.logging = absl_logging
 
 
 def delta_of(delta: float | None, num_users: int, event: Event) -> float:

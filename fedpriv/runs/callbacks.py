@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fedpriv import json_lines
@@ -211,17 +211,14 @@ def _shown(one: Callback, released: Mapping[str, Any], rest: Mapping[str, Any]) 
     return {**released, **seen}
 
 
-class Timer:
-    """Times that a tracker stamps its values with.
+def make_clock(mode: str) -> Callable[[], float]:
+    """Return a function of no arguments: seconds since 1970, which a tracker stamps values with.
 
     In secure mode all have the time at which the run began: how long a round took depends on who
     was drawn, and no ε covers it.
+
+    Args:
+        mode: "simulation" or "secure".
     """
-
-    def __init__(self, mode: str) -> None:
-        """Begin."""
-        self._fixed = time.time() if mode != "simulation" else None
-
-    def __call__(self) -> float:
-        """Return seconds since 1970."""
-        return time.time() if self._fixed is None else self._fixed
+    begun = time.time()
+    return time.time if mode == "simulation" else lambda: begun

@@ -126,7 +126,7 @@ def test_another_run_s_audit_is_an_error_that_names_both(audited, tiny_corpus, t
         [check] = [each for each in found.checks if each.name == "audit"]
         assert not found.ok and not check.ok and found.audit is None
         head = json.loads((other / "ledger.jsonl").read_text("utf-8").splitlines()[0])
-        for named in (first.ledger_sha256[:12], head["hash"][:12]):
+        for named in (first["ledger_sha256"][:12], head["hash"][:12]):
             assert named in check.text
         with pytest.raises(ValueError, match="audit of another run"):
             run_statement(other)
@@ -180,7 +180,7 @@ def test_a_secure_run_is_audited_as_one(tiny_corpus, tmp_path):
     folder = trained(tmp_path / "run", tiny_corpus, "--secure")
     run(*AUDIT, folder)
     found = verify_run(folder)
-    assert found.ok and found.audit.of.mode == "secure" and found.audit.seed is None
+    assert found.ok and found.audit.of["mode"] == "secure" and found.audit.seed is None
 
 
 def test_a_run_that_does_not_verify_is_not_audited(plain, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from fedpriv.api.result import load
 from fedpriv.api.running import run
 from fedpriv.runs import callbacks
-from fedpriv.runs.callbacks import Timer
+from fedpriv.runs.callbacks import make_clock
 from fedpriv.runs.prepared import start_run
 from tests.harness.toy_users import person, toy_experiment
 
@@ -65,5 +65,5 @@ def test_a_secure_runs_values_have_one_time(monkeypatch, mode, times):
     """How long rounds took depends on who was drawn."""
     ticks = itertools.count(100.0)
     monkeypatch.setattr(callbacks.time, "time", lambda: next(ticks))
-    timer = Timer(mode)
+    timer = make_clock(mode)
     assert len({timer() for _ in range(3)}) == times

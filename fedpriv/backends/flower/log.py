@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 
 from flwr.app.exception import AppExitException
 from flwr.serverapp import Grid
@@ -77,23 +78,13 @@ class MistakeError(AppExitException, ValueError):
     exit_code = 3  # one of those that Flower does not explain
 
 
-class LoggedAlready(logging.Filter):
-    """Leaves out Flower's log records of a failure that was logged in one line.
+def _is_new(record: logging.LogRecord, failed: Exception) -> bool:
+    """Return whether a record of Flower's says more than one line on a failure has said already.
 
-    That is the traceback of it, and an exit code with the address of a page that explains codes.
-
-    Args:
-        failed: The failure.
+    It does not with the traceback of it, nor with an exit code and the address of a page on codes.
     """
-
-    def __init__(self, failed: Exception) -> None:
-        super().__init__()
-        self._failed = failed
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether a record is about something else."""
-        logged = record.exc_info[1] if record.exc_info else None
-        return logged is not self._failed and not record.getMessage().startswith("Exit Code: ")
+    logged = record.exc_info[1] if record.exc_info else None
+    return logged is not failed and not record.getMessage().startswith("Exit Code: ")
 
 
 @contextmanager
@@ -116,7 +107,7 @@ def ended_in_one_line(grid: Grid) -> Generator[None]:
             raise
         logging.getLogger("fedpriv.server").error("%s", line)
         failed = MistakeError(line)
-        logging.getLogger("flwr").addFilter(LoggedAlready(failed))
+        logging.getLogger("flwr").addFilter(partial(_is_new, failed=failed))
     else:
         return
     raise failed from None

@@ -138,15 +138,19 @@ class SealedRun:
         return self.coverage.marked(self.coverage.explained(self.state.plan.guaranteed()))
 
     @property
-    def identity(self) -> RunIdentity:
-        """Digests that identify the run, from its ledger alone."""
-        return RunIdentity(
-            experiment=str(self.state.extra.get("experiment", "")),
-            mode=self.state.mode,
-            plan_sha256=document_sha256(self.state.plan.to_json()),
-            experiment_sha256=str(self.state.extra.get(SEAL, "")),
-            ledger_sha256=self.records[0].hash,
-        )
+    def identity(self) -> dict[str, str]:
+        """Name, mode and digests that identify the run, from its ledger alone.
+
+        They are of the plan's JSON, of `experiment.json` as the ledger seals it ("" of a training
+        loop, which has none), and of the ledger's first line, which has the random run id.
+        """
+        return {
+            "experiment": str(self.state.extra.get("experiment", "")),
+            "mode": self.mode,
+            "plan_sha256": document_sha256(self.state.plan.to_json()),
+            "experiment_sha256": str(self.state.extra.get(SEAL, "")),
+            "ledger_sha256": self.records[0].hash,
+        }
 
     @property
     def start(self) -> Mapping[str, Any] | None:
@@ -256,35 +260,11 @@ NOT_AUDITED = {"outcome": "not audited"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
-    """Digests that identify the run of an audit.
-
-    Attributes:
-        experiment: The name.
-        mode: "simulation" or "secure".
-        plan_sha256: Of the plan's JSON.
-        experiment_sha256: Of `experiment.json`, as the ledger seals it; "" of a user-defined
-            training loop, which has none.
-        ledger_sha256: The hash of the ledger's first line, which has the run's random id.
-    """
-
-    experiment: str
-    mode: str
-    plan_sha256: str
-    experiment_sha256: str
-    ledger_sha256: str
-
-    def __str__(self) -> str:
-        named = self.experiment or "a user-defined training loop"
-        return f"{named} ({self.mode}, plan {self.plan_sha256[:12]}, run {self.ledger_sha256[:12]})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
     """The outcome of an audit of a run's mechanism.
 
     Attributes:
-        of: The run.
+        of: The run, as `SealedRun.identity`.
         version: Of the fedpriv that audited.
         stated: The ε that the plan states after all of its rounds.
         delta: Its δ.
@@ -298,7 +278,7 @@ class AuditRecord:
         seed: Of a simulation; None of a secure one.
     """
 
-    of: RunIdentity
+    of: Mapping[str, str]
     version: str
     stated: float
     delta: float
@@ -323,8 +303,7 @@ class AuditRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        found = {name: value for name, value in asdict(self).items() if name != "of"}
-        return {"outcome": self.outcome, **found, "of": asdict(self.of)}
+        return {"outcome": self.outcome, **asdict(self)}
 
     def __repr__(self) -> str:
         least = math.floor(1000 * self.bound) / 1000  # a lower bound is rounded down
@@ -336,7 +315,9 @@ class AuditRecord:
         )
 
 
-def write_audit(folder: Path, found: Mapping[str, Any], of: RunIdentity, *, version: str) -> None:
+def write_audit(
+    folder: Path, found: Mapping[str, Any], of: Mapping[str, str], *, version: str
+) -> None:
     """Keep an audit in its run's folder.
 
     Args:
@@ -349,7 +330,7 @@ def write_audit(folder: Path, found: Mapping[str, Any], of: RunIdentity, *, vers
         ValueError: If the folder holds one: an outcome is not replaced by a later one.
     """
     refuse_second_audit(folder)
-    text = json.dumps({**found, "of": asdict(of), "version": version}, indent=2, sort_keys=True)
+    text = json.dumps({**found, "of": dict(of), "version": version}, indent=2, sort_keys=True)
     part = folder / f".{AUDIT_FILE}.part"
     try:
         part.write_text(text + "\n", encoding="utf-8")
@@ -381,7 +362,7 @@ def read_audit(run: SealedRun) -> AuditRecord | None:
         stated = document["stated"]
         bounds = {name: float(document["bounds"][name]["epsilon"]) for name in DECIDING}
         record = AuditRecord(
-            of=RunIdentity(**{name: str(value) for name, value in document["of"].items()}),
+            of={name: str(value) for name, value in document["of"].items()},
             version=str(document["version"]),
             stated=float(stated["epsilon"]),
             delta=float(stated["delta"]),
@@ -397,15 +378,22 @@ def read_audit(run: SealedRun) -> AuditRecord | None:
         refuted = document["refuted"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} is no audit that can be read ({error!r}); audit again") from error
-    ours = run.identity
-    if record.of != ours:
+    if record.of != run.identity:
+        other, this = (name_run(of) for of in (record.of, run.identity))
         raise ValueError(
-            f"{path} is the audit of another run: of {record.of}, and this is {ours}; take it away"
+            f"{path} is the audit of another run: of {other}, and this is {this}; take it away"
         )
     problems = _contradictions(record, bounds, refuted, run.state.plan)
     if problems:
         raise ValueError(f"{path} contradicts {'; '.join(problems)}; take it away and audit again")
     return record
+
+
+def name_run(of: Mapping[str, str]) -> str:
+    """Return the run that an identity is of, in words."""
+    named = of.get("experiment") or "a user-defined training loop"
+    plan, first = (of.get(f"{name}_sha256", "")[:12] for name in ("plan", "ledger"))
+    return f"{named} ({of.get('mode')}, plan {plan}, run {first})"
 
 
 def _contradictions(
@@ -427,8 +415,8 @@ def _contradictions(
         problems.append(f"itself: a bound of {record.bound} over {record.stated}, and {refuted=}")
     if not (0 <= record.canaries_in <= record.canaries and 0.5 < record.confidence < 1):
         problems.append("itself: more canaries in than there are, or no confidence")
-    if (record.seed is None) != (record.of.mode == "secure"):
-        problems.append(f"itself: seed {record.seed} in mode {record.of.mode}")
+    if (record.seed is None) != (record.of["mode"] == "secure"):
+        problems.append(f"itself: seed {record.seed} in mode {record.of['mode']}")
     return problems
 
 
