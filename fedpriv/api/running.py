@@ -200,9 +200,11 @@ def resume(
     folder, console = Path(path), PlainConsole(stderr=True)
     tell = _teller(console, progress)
     tell(f"preparing to go on with {folder}: its ledger, its data")
+    given = None if experiment is None else experiment_or_name(experiment)
+    if isinstance(given, str) and ":" in given:
+        load_experiment(given)  # it may add a kind of event that the ledger holds
     document = read_document(folder)
     callbacks = check_callbacks(callbacks, secure=document["mode"] == "secure")
-    given = None if experiment is None else experiment_or_name(experiment)
     reference = document["reference"]
     if not isinstance(given, Experiment):
         reference = check_experiment_name(document, folder, given)

@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -165,8 +166,19 @@ def _options(
             "--version", is_eager=True, callback=_say_version, help="Print the version and exit."
         ),
     ] = False,
+    load: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE.py",
+            help="Run a file of your own first, such as one that adds a kind of event: then "
+            "commands read runs that were charged such.",
+        ),
+    ] = None,
 ) -> None:
-    pass
+    for file in load or ():
+        from fedpriv.experiments.load import load_file
+
+        load_file(file)
 
 
 def loaded() -> TyperGroup:

@@ -153,10 +153,7 @@ def load_code(name: str, where: str, function: str) -> Any:
         ExperimentNotFoundError: If there is no such module or file.
         ValueError: If it has no such name.
     """
-    if where.endswith(".py"):
-        module = _module_at(name, Path(where).expanduser().absolute())
-    else:
-        module = _module(name, where)
+    module = load_file(Path(where), name) if where.endswith(".py") else _module(name, where)
     if not hasattr(module, function):
         raise ValueError(
             f"experiment {name!r}: module {where!r} has no function {function!r}; give the name of "
@@ -178,8 +175,17 @@ def _module(name: str, module_name: str) -> ModuleType:
         ) from error
 
 
-def _module_at(name: str, path: Path) -> ModuleType:
-    """Return the module of a file, which may import what lies next to it."""
+def load_file(path: Path, name: str | None = None) -> ModuleType:
+    """Run a Python file, which may import what lies next to it, and return its module.
+
+    Args:
+        path: The file; of one that was run already the same module is returned.
+        name: What messages call it; None for its path.
+
+    Raises:
+        ExperimentNotFoundError: If there is no such file.
+    """
+    name, path = name or str(path), path.expanduser().absolute()
     # A name of its own: two files called own.py are two modules.
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:8]
     module_name = f"{path.stem}_{digest}"

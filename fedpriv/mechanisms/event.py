@@ -36,7 +36,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fedpriv.libraries import library
-from fedpriv.parts import Part, PositiveFloat, PositiveInt
+from fedpriv.parts import Part, PositiveFloat, PositiveInt, UnknownKindError
 from fedpriv.ranges import json_object, positive_float, positive_int
 
 # Loading it takes a second, and workers that train price nothing: it is loaded where it is called.
@@ -222,10 +222,16 @@ class Event(Part):
         """Return the event that `to_json` wrote; nothing in it is ever imported or called.
 
         Raises:
-            ValueError: If it is not an object of a known kind with exactly that kind's fields.
+            UnknownKindError: If its kind is not known here.
+            ValueError: If it is not an object with exactly its kind's fields.
         """
         given = json_object(value) or {}
-        names = {"kind", *FIELDS.get(str(given.get("kind")), ())}
+        if isinstance(kind := given.get("kind"), str) and kind not in FIELDS:
+            raise UnknownKindError(
+                f"kind {kind!r} of event is unknown here: load the file that adds it (add_kind), "
+                "on the command line by `fedpriv --load FILE ...`"
+            )
+        names = {"kind", *FIELDS.get(str(kind), ())}
         if set(given) != names:
             raise ValueError(f"{value!r} is not an event; one has the fields {sorted(names)}")
         return cls(**given)

@@ -16,6 +16,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from inspect import isabstract
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -190,6 +191,24 @@ def noised_mean(total: PartialSum, noise: Params, share: float) -> dict[str, np.
     return mean
 
 
+def check_priced(made: type, *methods: str) -> None:
+    """Refuse a class that defines what its `event` is the price of, and inherits `event`.
+
+    Args:
+        made: The class.
+        methods: Names of what decides the price.
+
+    Raises:
+        TypeError: If that is so.
+    """
+    changed = [name for name in methods if name in vars(made)]
+    if changed and "event" not in vars(made) and not isabstract(made):
+        raise TypeError(
+            f"{made.__name__} defines {' and '.join(changed)} and inherits the event that another "
+            "costs; define its event too"
+        )
+
+
 class Privatizer(Part, ABC):
     """Base of what turns raw sums into answers that may be released.
 
@@ -214,6 +233,11 @@ class Privatizer(Part, ABC):
     on_grid: bool = False
     participation: Participation | None = None
     takes: tuple[type[Any], ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class that draws or releases otherwise than its base and keeps its price."""
+        super().__init_subclass__()
+        check_priced(cls, "draws", "release")
 
     @property
     @abstractmethod

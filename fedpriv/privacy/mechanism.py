@@ -25,8 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
+
+import numpy as np
 
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.event import Event
@@ -160,6 +162,15 @@ class Mechanism:
     def runs(self) -> bool:
         """Whether all of its parts are known here; else it is accounted and not run."""
         return not any(isinstance(part, Unknown) for part in self._parts)
+
+    @property
+    def user_defined(self) -> tuple[str, ...]:
+        """Its parts that are not fedpriv's own, in words; that they keep to the event is not known.
+
+        Of a part that is not known here it cannot be told either.
+        """
+        named = zip(("sampler", "bound", "noise"), self._parts, strict=True)
+        return tuple(f"{name} {kind}" for name, part in named for kind in _user_defined(part))
 
     @property
     def num_users(self) -> int:
@@ -300,7 +311,10 @@ class Mechanism:
         granularity = self.bound.granularity
         if key.mode == "secure" and granularity is not None and self.privatizer.on_grid:
             given["granularity"] = granularity
-        return (Draw(drawn, self) for drawn in self.privatizer.draws(**given))
+        for drawn in self.privatizer.draws(**given):
+            if "granularity" in given and hasattr(drawn, "items"):
+                _check_whole(self.privatizer.name, drawn)
+            yield Draw(drawn, self)
 
     def release(self, total: PartialSum, draw: Draw) -> Any:
         """Return the noised, divided sum; the raw sum and the noise must not be used again.
@@ -329,6 +343,28 @@ class Mechanism:
                 f"rounds to {grid!r}; sum what that has bounded"
             )
         return self.privatizer.release(total, draw.take(total, self), 1.0 / self.denominator)
+
+
+def _check_whole(name: str, noise: Params) -> None:
+    """Refuse noise in floating point of a privatizer that draws on the grid by its own account."""
+    for tensor, array in noise.items():
+        if array.dtype != np.int64:
+            raise ValueError(
+                f"{name} noise has on_grid, and drew {array.dtype} for {tensor!r}; draw int64 "
+                "steps of `granularity`, or leave on_grid False"
+            )
+
+
+def _user_defined(part: Any) -> Iterator[str]:
+    """Yield names of classes in a part that are not fedpriv's own, or not known here."""
+    if isinstance(part, Unknown):
+        yield "of a class that is not written" if part.value is None else str(part.value["kind"])
+    elif not type(part).__module__.startswith("fedpriv."):
+        yield type(part).__name__
+    elif is_dataclass(part):
+        for item in fields(part):
+            if isinstance(inner := getattr(part, item.name), Part):
+                yield from _user_defined(inner)
 
 
 def _written(part: Part | Unknown) -> Any:

@@ -25,7 +25,7 @@ import numpy as np
 
 from fedpriv.mechanisms.event import NONPRIVATE, Event
 from fedpriv.mechanisms.gaussian import Gaussian
-from fedpriv.mechanisms.privatizer import Participation, Privatizer
+from fedpriv.mechanisms.privatizer import Participation, Privatizer, check_priced
 from fedpriv.parts import Part, PositiveFloat, PositiveInt
 from fedpriv.ranges import positive_float
 from fedpriv.rng import Key
@@ -50,6 +50,11 @@ class Sampler(Part, ABC):
 
     __slots__ = ()
     num_users: int
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a class that draws otherwise than its base and keeps that one's price."""
+        super().__init_subclass__()
+        check_priced(cls, "positions", "next")
 
     @property
     @abstractmethod
@@ -91,11 +96,17 @@ class Sampler(Part, ABC):
             roster: The frozen list of n distinct user ids.
 
         Raises:
-            ValueError: If the roster is empty, of another size, or names a user twice; or as
-                `positions`.
+            ValueError: If the roster is empty, of another size, or names a user twice; if a
+                position is drawn twice or is none of the roster's; or as `positions`.
         """
         check_roster(roster, self.num_users)
         drawn, memory = self.positions(memory, key)
+        within = not len(drawn) or (drawn[0] >= 0 and drawn[-1] < len(roster))
+        if not within or np.any(drawn[1:] <= drawn[:-1]):
+            raise ValueError(
+                f"{type(self).__name__} drew positions {drawn!r}, which are not ascending ones of "
+                f"the {len(roster)} users: a user who is drawn twice is paid for once"
+            )
         return tuple(map(roster.__getitem__, drawn.tolist())), memory
 
     def cohort(self, key: Key, roster: Sequence[str]) -> tuple[str, ...]:

@@ -535,7 +535,7 @@ def _try(
             if batch is None:
                 cautions = (describe_untried(task),)
             else:
-                _train_synthetic_users(components, state.params, SyntheticUsers(batch))
+                _train_synthetic_users(components, state.params, SyntheticUsers(batch), root.mode)
             found = measure_few(task, state.params)
     check_metrics(task, found)
     with user_code("while the model was saved and loaded, before anything was charged"):
@@ -584,7 +584,9 @@ def _describe_noise_length(components: Components, num_params: int) -> tuple[str
     )
 
 
-def _train_synthetic_users(components: Components, params: Params, data: SyntheticUsers) -> None:
+def _train_synthetic_users(
+    components: Components, params: Params, data: SyntheticUsers, mode: str
+) -> None:
     """Play an algorithm's first step on synthetic users, on a door as runs have.
 
     Nothing is charged or kept. Each work is checked when it is first asked.
@@ -593,6 +595,7 @@ def _train_synthetic_users(components: Components, params: Params, data: Synthet
         components: Of the experiment.
         params: Before the first round; not changed.
         data: Of users on no roster.
+        mode: Of the run, whose noise is drawn as there.
 
     Raises:
         Exception: What the algorithm, a work or a trainer raises.
@@ -615,7 +618,7 @@ def _train_synthetic_users(components: Components, params: Params, data: Synthet
             works=as_works(components.trainer),
             roster=components.task.roster,
             root=root,
-            noise=root,
+            noise=root if mode == "simulation" else Key.secure(),
             secret_state=SecretState(None, root),
             noise_thread=noise_thread,
         )

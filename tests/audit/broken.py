@@ -89,6 +89,8 @@ class NoClip(TwiceTheBound):
 class CountedTwice(PoissonSampler):
     """Draws as it says, and names every user twice."""
 
+    event = PoissonSampler.event
+
     def next(
         self, memory: Memory, key: Key, roster: Sequence[str]
     ) -> tuple[tuple[str, ...], Memory]:

@@ -18,7 +18,9 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.flower.settings import OWN_KEYS, opened_node
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.mechanisms.event import Event, Relation
+from fedpriv.mechanisms.event import FIELDS, Event, Relation
+from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.privacy import accounting
 from fedpriv.privacy.accounting import epsilon, epsilon_of
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
@@ -135,6 +137,32 @@ def test_it_goes_on_after_a_kill(name, mode):
     assert found.ok, found
     # One attempt was lost, and is spent; the plan pays for ten.
     assert summary["rounds"] == 9 and summary["epsilon"] == found.epsilon.value
+
+
+@pytest.mark.slow
+def test_a_run_of_a_new_kind_of_event_is_read_once_its_file_is_loaded(page, monkeypatch):
+    prepared = start("twice", "run")
+    with killed_after(4, "charge"):
+        prepared.run()
+    kind = "gaussian-and-laplace"
+    monkeypatch.setitem(FIELDS, kind, FIELDS[kind])
+    monkeypatch.setattr(accounting, "_ADDED", dict(accounting._ADDED))
+    monkeypatch.setattr(Privatizer, "kinds", dict(Privatizer.kinds))
+
+    def forget():
+        del FIELDS[kind], accounting._ADDED[kind], Privatizer.kinds["Twice"]
+        for module in [name for name in sys.modules if name.partition("_")[0] == "twice"]:
+            del sys.modules[module]
+
+    forget()
+    for name in ("verify", "status", "report"):
+        told = command(name, "run")
+        assert told.exit_code and repr(kind) in told.output, name
+    assert command("--load", "twice.py", "verify", "run").exit_code == 0
+    forget()
+    done = command("run", "twice:experiment", "--resume", "run")
+    assert done.exit_code == 0, done.stderr
+    assert command("verify", "run").exit_code == 0
 
 
 @pytest.mark.parametrize("name", ["lines", "proximal", "largest"])

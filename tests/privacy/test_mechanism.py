@@ -167,6 +167,7 @@ class OnGrid(Costing):
     """Returns what it was asked with."""
 
     on_grid = True
+    event = Costing.event
 
     def draws(self, *, template, sensitivity, key, granularity=None):
         yield template, sensitivity, key, granularity

@@ -346,7 +346,13 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     whose description says all.
     """
     mechanism = plan.mechanism
-    found: dict[str, Any] = {"mechanism": mechanism, "kind": "", "sampling": "", "description": ""}
+    found: dict[str, Any] = {
+        "mechanism": mechanism,
+        "user_defined": () if mechanism is None else mechanism.user_defined,
+        "kind": "",
+        "sampling": "",
+        "description": "",
+    }
     words = {Clip: "clipped", Normalise: "normalised"}
     if mechanism is None:
         return found

@@ -591,10 +591,10 @@ def _not_checked(run: _Folder) -> Iterator[str]:
     """Yield what no check shows of this folder."""
     yield "whether code and data were what the files say, and whether what was measured is true"
     mechanism = run.state.plan.mechanism
-    if mechanism is not None and not mechanism.runs:
+    if mechanism is not None and (own := mechanism.user_defined):
         yield (
-            f"whether {mechanism.recorded.noise} noise costs what the plan records of it: a part "
-            "of the mechanism is of a kind that is not known here"
+            f"whether what is no part of fedpriv ({_listed(own)}) does what the plan records of "
+            "it: ε is of that record"
         )
     sealed, names = run.digests.keys(), set(run.stated.names)
     partly = names & {ROUNDS, DIAGNOSTICS, SUMMARY, STATE} - sealed

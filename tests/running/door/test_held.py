@@ -125,6 +125,8 @@ def test_the_budget_ends_in_the_middle_of_a_held_sum():
 def test_a_privatizer_that_uses_a_sum_up_leaves_the_held_one_whole():
 
     class Greedy(Gaussian):
+        event = Gaussian.event
+
         def release(self, total, drawn, share):
             answer = Gaussian.release(self, total, drawn, share)
             for tensor in total.total.values():
