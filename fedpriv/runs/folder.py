@@ -334,11 +334,17 @@ class RunFolder:
                 "is older than the state, or another run's; restore the one that belongs to it"
             )
         released, _ = self.store.load(round_num, template=of_released)
+        release, digest = self.ledger.release_of(round_num, attempt), self.store.digest(round_num)
+        if release is not None and release.digest != digest:
+            raise ValueError(
+                f"the checkpoint of round {round_num} in {self.path} is not what the run released, "
+                "by its ledger's digest; restore it from a copy"
+            )
         self.ledger.resume()
         numbers = {name: float(metadata[name]) for name in first.numbers}
         state = first.load(round_num, released, rest, numbers)
-        if not self.ledger.has_release(round_num, attempt):
-            self.ledger.release(round_num, attempt, self.store.digest(round_num))
+        if release is None:
+            self.ledger.release(round_num, attempt, digest)
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
         if round_num not in kept and (kept or self.document):  # own loops need not write any
             number = self.ledger.state.number_of(round_num, attempt) or self.ledger.charges

@@ -335,12 +335,11 @@ class Ledger:
             for charge in self.state.charges
         )
 
-    def has_release(self, round_num: int, attempt: int) -> bool:
-        """Return whether an attempt was released."""
-        return any(
-            (release.round_num, release.attempt) == (round_num, attempt)
-            for release in self.state.releases
-        )
+    def release_of(self, round_num: int, attempt: int) -> Release | None:
+        """Return the release of an attempt; None where it was not released."""
+        wanted = round_num, attempt
+        found = (one for one in self.state.releases if (one.round_num, one.attempt) == wanted)
+        return next(found, None)
 
     def epsilon(self) -> Epsilon:
         """Return ε of all charges so far, lost attempts included."""

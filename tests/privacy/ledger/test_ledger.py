@@ -22,9 +22,9 @@ def test_a_run_is_charged_released_and_accounted(path):
         for round_num in (1, 2, 3):
             assert ledger.attempts(round_num) == 0
             ledger.charge(round_num, 1)
-            assert ledger.attempts(round_num) == 1 and not ledger.has_release(round_num, 1)
+            assert ledger.attempts(round_num) == 1 and ledger.release_of(round_num, 1) is None
             ledger.release(round_num, 1, DIGEST)
-            assert ledger.has_release(round_num, 1) and ledger.attempts(round_num) == 1
+            assert ledger.release_of(round_num, 1) and ledger.attempts(round_num) == 1
         assert ledger.lost == ()
         assert ledger.epsilon() == PLAN.epsilon(3)
         head = ledger.head

@@ -38,6 +38,13 @@ def state_flipped(folder):
     (folder / "state.safetensors").write_bytes(bytes(content))
 
 
+def checkpoint_flipped(folder):
+    file = next(folder.glob("checkpoints/round-000003*"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(bytes(content))
+
+
 def ledger_of(edit):
     """Return what writes the ledger anew, of the lines that a function makes of its lines."""
 
@@ -62,6 +69,7 @@ DAMAGES = {
     "ledger of 5 lines": (ledger_of(lambda old: old[:5]), "state.safetensors"),
     "no checkpoint": (lambda f: next(f.glob("checkpoints/round-000003*")).unlink(), 3),
     "no state": (lambda folder: (folder / "state.safetensors").unlink(), "state.safetensors"),
+    "checkpoint flipped": (checkpoint_flipped, "round 3"),
     "state flipped": (state_flipped, "state.safetensors"),
     "other mode": (lambda folder: edit_document(folder, mode="secure"), "experiment.json"),
     "other backend": (lambda folder: edit_document(folder, backend="flower"), "experiment.json"),
