@@ -13,7 +13,7 @@ from fedpriv.experiments.options import Part, option
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
 from fedpriv.privacy.plan import Plan
-from fedpriv.ranges import Range, positive_float
+from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
     from fedpriv.mechanisms.correlated.noise import Strategy
@@ -69,7 +69,7 @@ class GaussianNoise(Part):
     def _multiplier(self, calibrates: bool) -> float:
         """Return σ, or 1 where `calibrated` finds it."""
         if self.multiplier is not None:
-            return positive_float("noise_multiplier", self.multiplier)
+            return self.multiplier
         if not calibrates:
             raise ValueError(
                 "without a guarantee there is no ε to calibrate to; give noise-multiplier"
