@@ -455,10 +455,9 @@ def round_line(record: RoundRecord, ledger: Ledger, headline: Measure | None = N
     released = record.released
     line = f"round {released.round_num}: no privacy, epsilon is infinite"
     if released.delta is not None:
-        spent = rounded_up(ledger.epsilon().value, 3)
         line = (
-            f"round {released.round_num}: epsilon <= {spent:.3f} at delta "
-            f"{format_delta(released.delta)}"
+            f"round {released.round_num}: epsilon <= {rounded_up(ledger.epsilon().value, 3):.3f} "
+            f"at delta {format_delta(released.delta)}"
         )
     value = None if headline is None else released.measured.get(headline.name)
     if headline is None or value is None:
