@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 # Type checkers and editors read this block; what runs is `_ROOMS`, and a test holds the two equal.
 if TYPE_CHECKING:
     from fedpriv.api import flower as flower
+    from fedpriv.api.averaging import averaging as averaging
     from fedpriv.api.bolt_on import Perturbed as Perturbed
     from fedpriv.api.bolt_on import bolt_on as bolt_on
     from fedpriv.api.forecast import Forecast as Forecast
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
     from fedpriv.privacy.noise_grid import NoiseGrid as NoiseGrid
     from fedpriv.privacy.plan import Plan as Plan
     from fedpriv.rng import Key as Key
-    from fedpriv.runs.averaging import Trained as Trained
-    from fedpriv.runs.averaging import averaging as averaging
     from fedpriv.runs.callbacks import Callback as Callback
     from fedpriv.runs.folder import RunFolder as RunFolder
     from fedpriv.studies.search import Search as Search
@@ -78,7 +77,7 @@ _ROOMS = {
     "fedpriv.rng": ("Key",),
     "fedpriv.runs.callbacks": ("Callback",),
     "fedpriv.runs.folder": ("RunFolder",),
-    "fedpriv.runs.averaging": ("Trained", "averaging"),
+    "fedpriv.api.averaging": ("averaging",),
     "fedpriv.studies.search": ("Search",),
     "fedpriv.studies.study": ("Method", "Study"),
     "fedpriv.tasks.checks": ("check_task",),
@@ -136,7 +135,6 @@ __all__ = [  # noqa: RUF022 - by what they are for
     # Flower apps of one's own.
     "flower",
     "averaging",
-    "Trained",
     "module_params",
     "load_params",
 ]

@@ -60,8 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture
 def one_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of different experiments draw alike, by the seed alone, so that they compare."""
-    for name in ("loop.noise_root", "loop.unkept_noise_root", "averaging.noise_root"):
-        monkeypatch.setattr(f"fedpriv.runs.{name}", lambda root, *given: root)
+    for name in ("runs.loop.noise_root", "runs.loop.unkept_noise_root", "api.averaging.noise_root"):
+        monkeypatch.setattr(f"fedpriv.{name}", lambda root, *given: root)
 
 
 @pytest.fixture
@@ -71,8 +71,8 @@ def draws_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
 
     def draw_as(folder: Path) -> None:
         facts = read_ledger(folder / "ledger.jsonl")[1].extra
-        for name in ("loop.noise_root", "averaging.noise_root"):
-            monkeypatch.setattr(f"fedpriv.runs.{name}", lambda root, *given: real(root, facts))
+        for name in ("runs.loop.noise_root", "api.averaging.noise_root"):
+            monkeypatch.setattr(f"fedpriv.{name}", lambda root, *given: real(root, facts))
 
     return draw_as
 

@@ -23,14 +23,14 @@ from typing import Any, Literal
 import numpy as np
 
 from fedpriv import tree
+from fedpriv.api.averaging import RosterTask, check_kept
+from fedpriv.api.averaging import train as train_roster
 from fedpriv.backends.backend import SerialBackend
 from fedpriv.experiments.experiment import Components
 from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.plan import Unit
 from fedpriv.ranges import positive_float, positive_int
-from fedpriv.runs.averaging import Keeping, RosterTask
-from fedpriv.runs.averaging import train as train_roster
 from fedpriv.training.bolt_on import BoltOn, output_noise, plan_of_release
 from fedpriv.training.per_example.example_sum import example_ids
 from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, loss_constants
@@ -158,7 +158,7 @@ def bolt_on(
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
     if not isinstance(schedule, StepSchedule):
         schedule = StepSchedule(rate=schedule)
-    keeping = Keeping.of(out, secure, seed, anchor)
+    kept = check_kept(out, secure, anchor)
     start = _float32(params)
     size = sum(array.size for array in start.values())
     if not size:
@@ -192,7 +192,10 @@ def bolt_on(
     done = train_roster(
         components,
         SerialBackend(trainer=work),
-        keeping=keeping,
+        out=kept,
+        secure=secure,
+        seed=seed,
+        anchor=anchor,
         gaps=gaps,
         stated={"bolt_on": described},
         described=described,

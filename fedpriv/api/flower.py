@@ -37,7 +37,7 @@ from fedpriv.transform import Transform
 from fedpriv.tree import Params
 
 if TYPE_CHECKING:
-    from fedpriv.runs.averaging import Trained
+    from fedpriv.api.result import Run
 
 __all__ = [
     "GridSettings",
@@ -73,10 +73,10 @@ class UserLevelResult(Result):
         train_metrics_clientapp: Always empty: no noise covers what nodes measure as they train.
         evaluate_metrics_clientapp: Diagnostics of a simulation, by round.
         evaluate_metrics_serverapp: What `evaluate_fn` returned, by round.
-        trained: Released params and ε, with δ, relation, unit and accountant.
+        run: The run, with ε, δ, relation, unit and accountant.
     """
 
-    trained: Trained | None = None
+    run: Run | None = None
 
     def __repr__(self) -> str:
         metrics = {
@@ -88,7 +88,7 @@ class UserLevelResult(Result):
             for name, of_rounds in metrics.items()
             if of_rounds
         )
-        return "\n".join([repr(self.trained), *found])
+        return "\n".join([repr(self.run), *found])
 
 
 class UserLevelStrategy(Strategy):
@@ -109,8 +109,8 @@ class UserLevelStrategy(Strategy):
         plan: The guarantee, such as `fedpriv.Rounds(...).plan(...)`.
         roster: The frozen ids of the users, one for each person.
         out: The run folder, an absolute path outside the app's folder. One that holds a run of this
-            plan is continued after a crash. Without it the same ledger is kept in memory, and gone
-            with the process.
+            plan is continued after a crash. Without it the run is in a temporary folder, gone with
+            the result or the process.
         secure: Entropy from the operating system instead of a seed; needs `out`.
         seed: Of a simulation.
         anchor: As of `fedpriv.averaging`.
@@ -184,7 +184,7 @@ class UserLevelStrategy(Strategy):
             ValueError: For another number of rounds, arrays that are not float32, or what
                 `fedpriv.averaging` and `connect` refuse, such as ids that are no strings.
         """
-        from fedpriv.runs.averaging import averaging
+        from fedpriv.api.averaging import averaging
         from fedpriv.runs.records import figures_as_json
 
         with ended_in_one_line(grid):
@@ -244,8 +244,8 @@ class UserLevelStrategy(Strategy):
 
             if out is None or not (out / "ledger.jsonl").exists():
                 measure(0, initial_arrays)
-            trained = loop(replace(backend, config=ConfigRecord(as_sent) if as_sent else None))
-            result.arrays, result.trained = _record(trained.params), trained
+            result.run = loop(replace(backend, config=ConfigRecord(as_sent) if as_sent else None))
+            result.arrays = _record(result.run.params)
             return result
 
     def _refuse(self, *given: Any, **named: Any) -> NoReturn:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from fedpriv.api.averaging import check_kept
 from fedpriv.api.result import Run, TemporaryFolder, load, read
 from fedpriv.checkpoints.store import keep_last_from
 from fedpriv.datasets.importers.locate import resolve_corpus
@@ -21,7 +22,6 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.output_paths import check_folder, writing_to
 from fedpriv.privacy.statement.sealed import DOCUMENT
 from fedpriv.privacy.trials import Trials
-from fedpriv.runs.averaging import Keeping
 from fedpriv.runs.backends import named_backends, place_of, recorded_place
 from fedpriv.runs.callbacks import Callback, check_callbacks
 from fedpriv.runs.document import check_experiment_name, read_document, resume_command
@@ -111,7 +111,7 @@ def run(
     if out is not None and not str(out):
         raise ValueError("out='' names no folder; give one, or leave it out")
     callbacks = check_callbacks(callbacks, secure=secure)
-    keeping = Keeping.of(out, secure, 0, anchor)
+    check_kept(out, secure, anchor)
     _refuse_seed(secure, options)
     if out is not None and (Path(out) / DOCUMENT).exists():
         raise ValueError(
@@ -151,7 +151,7 @@ def run(
                 backend=backend,
                 make_backend=factories(reference, place_of(found)),
                 keep_last=_check_keep(keep_checkpoints),
-                anchor=keeping.anchor,
+                anchor=anchor,
                 label=label,
                 tell=tell,
             )

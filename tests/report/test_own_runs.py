@@ -30,7 +30,7 @@ def test_what_verifies_is_reported_with_its_epsilon_and_its_statement(own):
     assert code == 0, err
     page = (folder / "report.html").read_text("utf-8")
     assert out.strip() == str(folder / "report.html")
-    assert "<h1>own-app</h1>" in page and f"{trained.rounds} of {trained.rounds}" in page
+    assert "<h1>own-app</h1>" in page and f"{trained.rounds_done} of {trained.rounds_done}" in page
     for said in ("add-remove relation", "PLD accountant", "does NOT cover: whatever else your own"):
         assert said in page
     assert "Unfinished" not in page and "Accuracy" not in page and "every option" not in page

@@ -225,9 +225,11 @@ class TestStart:
         result = started(grid, existing_app(), tmp_path)
         found = verify_run(tmp_path / "run")
         assert found.ok and (found.num_charges, found.num_releases, found.num_lost) == (3, 2, 1)
-        assert result.trained.rounds == 2 and "ε = " in repr(result) and "simulated" in repr(result)
+        assert (
+            result.run.rounds_done == 2 and "ε = " in repr(result) and "simulated" in repr(result)
+        )
         again = started(grid, existing_app(), tmp_path)
-        assert again.trained.rounds == 2
+        assert again.run.rounds_done == 2
 
     @pytest.mark.slow
     def test_what_is_told_users_is_of_the_run(self, grid, tmp_path):

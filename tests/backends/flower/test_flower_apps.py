@@ -83,7 +83,7 @@ def test_it_is_the_same_training_as_in_one_process(pages, tmp_path, capsys, draw
         on_round=lambda n, params: seen.append(n),
         stated={"train_config": TOLD},
     )(backend)
-    assert seen == [1, 2, 3] and alone.path is None and alone.rounds == 3
+    assert seen == [1, 2, 3] and alone.path is None and alone.rounds_done == 3
     with fp.Ledger.open(tmp_path / "run" / "ledger.jsonl") as ledger:
         assert alone.epsilon == ledger.epsilon()
     own = fp.load_params(task.model(), alone.params)

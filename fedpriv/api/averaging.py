@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedpriv import optimizers
+from fedpriv.api.result import Run, TemporaryFolder, read
 from fedpriv.backends.backend import Backend
 from fedpriv.checkpoints.tensor_files import params_sha256
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
@@ -17,11 +18,10 @@ from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import Preconditioner
-from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
-from fedpriv.runs.folder import RunFolder, UnkeptRun
+from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import first_state, rounds
 from fedpriv.runs.noise_root import NOISE, noise_root, training_digest
 from fedpriv.runs.progress import (
@@ -40,33 +40,6 @@ from fedpriv.untrusted_text import check_ids
 _NOT_COVERED = ("whatever else your own code took from these users",)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Trained:
-    """Result of `averaging`.
-
-    Attributes:
-        params: Released, float32, by name.
-        epsilon: Spent, lost attempts included, with δ, relation, unit and accountant; printed, it
-            says what it does not cover.
-        simulated: Whether the noise came from a seed.
-        in_floats: Whether it is secure, and sums or noise are in floating point all the same.
-        rounds: Released rounds.
-        path: The folder; None if nothing was kept.
-    """
-
-    params: Params = field(repr=False)
-    epsilon: Epsilon
-    simulated: bool
-    in_floats: bool
-    rounds: int
-    path: Path | None
-
-    def __repr__(self) -> str:
-        said = ("simulated " if self.simulated else "") + str(self.epsilon)
-        kept = "" if self.path is None else f"; {describe_folder(self.path)}"
-        return f"{self.rounds} round{'' if self.rounds == 1 else 's'}, {said}{kept}"
-
-
 def averaging(
     plan: Plan,
     *,
@@ -82,7 +55,7 @@ def averaging(
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
     stated: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda line: None,
-) -> Callable[[Backend], Trained]:
+) -> Callable[[Backend], Run]:
     """Return a loop over a backend (`fedpriv.flower.connect`) that trains to the end of a plan.
 
     Args:
@@ -90,7 +63,8 @@ def averaging(
         roster: The frozen ids of the users, one for each person. They decide who may be drawn.
         params: What the first round starts from, float32; made without looking at any user.
         out: The run folder. One that holds a run of this plan is continued after a crash.
-            Without it the same ledger is kept in memory and gone with the process.
+            Without it the run has the same ledger and files in a temporary folder, removed with
+            the last `Run` that refers to it or with the process.
         secure: Entropy from the operating system instead of a seed; needs `out`.
         seed: Of the simulation. The users' data are not known here: without a folder that is
             continued, cohorts and noise are other ones each time, whatever it is.
@@ -119,7 +93,7 @@ def averaging(
     """
     check_ids(roster, "the roster")
     check_distinct(roster)
-    keeping = Keeping.of(out, secure, seed, anchor)
+    kept = check_kept(out, secure, anchor)
     components = Components(
         plan=plan,
         algorithm=FederatedAveraging(
@@ -136,7 +110,10 @@ def averaging(
     return partial(
         train,
         components,
-        keeping=keeping,
+        out=kept,
+        secure=secure,
+        seed=seed,
+        anchor=anchor,
         gaps=_NOT_COVERED,
         stated=stated or {},
         described={**made_of, "start": params_sha256(params)},
@@ -145,63 +122,49 @@ def averaging(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keeping:
-    """Storage of a custom training, and the source of its randomness.
+def check_kept(out: str | Path | None, secure: bool, anchor: str | Path | None) -> Path | None:
+    """Return the run folder, or None where nothing is kept.
 
-    Attributes:
-        out: The run folder; None keeps the ledger in memory.
-        secure: Whether entropy is the operating system's.
-        seed: Of a simulation.
-        anchor: A file that marks the ledger's lines outside the folder, or None.
+    Raises:
+        ValueError: If a secure or anchored run is not kept, or the folder's name is empty.
     """
-
-    out: Path | None
-    secure: bool
-    seed: int
-    anchor: str | Path | None
-
-    @classmethod
-    def of(
-        cls, out: str | Path | None, secure: bool, seed: int, anchor: str | Path | None
-    ) -> Keeping:
-        """Return it.
-
-        Raises:
-            ValueError: If a secure or anchored run is not kept, or the folder's name is empty.
-        """
-        if out == "":
-            raise ValueError("out is empty; give a folder, or None to keep nothing")
-        if secure and out is None:
-            raise ValueError(
-                "secure=True needs out=...: the ledger of a secure run is the proof of what was "
-                "spent, and must not be thrown away"
-            )
-        if anchor is not None and out is None:
-            raise ValueError(
-                f"anchor={str(anchor)!r} needs out=...: a ledger that is not kept is not resumed"
-            )
-        where = None if out is None else Path(out)
-        return cls(out=where, secure=secure, seed=seed, anchor=anchor)
+    if out == "":
+        raise ValueError("out is empty; give a folder, or None to keep nothing")
+    if secure and out is None:
+        raise ValueError(
+            "secure=True needs out=...: the ledger of a secure run is the proof of what was "
+            "spent, and must not be thrown away"
+        )
+    if anchor is not None and out is None:
+        raise ValueError(
+            f"anchor={str(anchor)!r} needs out=...: a ledger that is not kept is not resumed"
+        )
+    return None if out is None else Path(out)
 
 
 def train(
     components: Components,
     backend: Backend,
     *,
-    keeping: Keeping,
+    out: Path | None,
+    secure: bool,
+    seed: int,
+    anchor: str | Path | None,
     gaps: tuple[str, ...],
     stated: Mapping[str, Any],
     described: Any,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
     tell: Callable[[str], None] = lambda line: None,
-) -> Trained:
-    """Train a `RosterTask` to the end of its plan, and return what was released.
+) -> Run:
+    """Train a `RosterTask` to the end of its plan, and return its run.
 
     Args:
         components: Of the training.
         backend: Brings the work to the users.
-        keeping: Where it is kept.
+        out: The run folder; None for a temporary one.
+        secure: As of `averaging`.
+        seed: As of `averaging`.
+        anchor: As of `averaging`.
         gaps: What its ε does not cover.
         stated: Further facts for the ledger's first line, by name; a folder that is continued must
             have the same.
@@ -214,41 +177,39 @@ def train(
         ValueError: If the folder's ledger is of another plan, mode or training, or not as far as
             its anchor.
     """
-    root = Key.secure() if keeping.secure else Key.simulation(keeping.seed)
+    root = Key.secure() if secure else Key.simulation(seed)
     backend.check_mode(root.mode)  # before anything is written or charged
     plan, state = components.plan, first_state(components, root)
     # Who is who follows from a place in the roster, and a simulation's noise from its seed.
     fixed = {**stated, "roster_sha256": roster_sha256(components.task.roster)}
-    if not keeping.secure:
-        fixed["seed"] = keeping.seed
+    if not secure:
+        fixed["seed"] = seed
     facts: dict[str, Any] = {
         **fixed, KEY: list(gaps), "backend": backend.describe()["name"],
     }  # fmt: skip
-    if not keeping.secure:
+    if not secure:
         facts[NOISE] = training_digest(plan, components.task.roster, state.params, described)
-    if keeping.out is None:
-        folder = UnkeptRun(plan, root.mode)
-    else:
-        folder = RunFolder.of_plan(
-            keeping.out, plan, mode=root.mode, extra=facts, anchor=keeping.anchor
-        )
-        facts = dict(folder.ledger.extra)
-    ledger = folder.ledger
+    temporary, path = None, out
+    if path is None:
+        temporary = TemporaryFolder()
+        path = temporary.path
+    folder = RunFolder.of_plan(path, plan, mode=root.mode, extra=facts, anchor=anchor)
+    ledger, facts = folder.ledger, dict(folder.ledger.extra)
     with closing(folder):
         for name, fact in fixed.items():
             if facts.get(name) != fact:
                 raise ValueError(
-                    f"{keeping.out} holds a training of {name} {facts.get(name)}, and this is one "
-                    f"of {fact}; give the same, or another folder"
+                    f"{path} holds a training of {name} {facts.get(name)}, and this is one of "
+                    f"{fact}; give the same, or another folder"
                 )
         state = folder.resume(state)
-        in_floats = keeping.secure and not folder.is_hardened
+        in_floats = secure and not folder.is_hardened
         covers = Coverage(not_covered=(*gaps, FLOATS) if in_floats else gaps)
         guarantee, cautions = describe_plan(plan, covers, root.mode)
         for line in (guarantee, *cautions):
             tell(line)
-        if keeping.out is not None:
-            tell(describe_beginning(keeping.out, ledger, state.round_num))
+        if out is not None:
+            tell(describe_beginning(out, ledger, state.round_num))
         every = plan.planned_rounds
         played = rounds(
             components,
@@ -263,18 +224,11 @@ def train(
             tell(round_line(record, ledger))
             on_round(state.round_num, state.params)
         folder.seal()
-        if keeping.out is not None:
+        if out is not None:
             if why := describe_early_end(ledger.state):
                 tell(why)
-            tell(describe_folder(keeping.out))
-    return Trained(
-        params=components.algorithm.result(state),
-        epsilon=covers.marked(ledger.epsilon()),
-        simulated=not keeping.secure,
-        in_floats=in_floats,
-        rounds=state.round_num,
-        path=keeping.out,
-    )
+            tell(describe_folder(out))
+    return read(path, temporary)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
