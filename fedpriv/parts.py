@@ -110,9 +110,10 @@ class Part:
             * `from_json` makes an equal part of them, wherever the class is registered.
 
         Raises:
-            ValueError: If it is no dataclass, or a field is of a type that has no JSON.
+            ValueError: If it is no dataclass, has an `__init__` of its own, or a field is of a type
+                that has no JSON.
         """
-        if not is_dataclass(self):
+        if not _is_written(type(self)):
             raise ValueError(f"{self!r} is no dataclass, and is not written")
         found: dict[str, Any] = {"kind": type(self).__name__}
         for name, check in _checks(type(self)).items():
@@ -132,7 +133,7 @@ class Part:
         given = dict(json_object(value) or {})
         kind = given.pop("kind", None)
         made = cls.kinds.get(kind) if isinstance(kind, str) else None
-        if made is None or not is_dataclass(made) or isabstract(made):
+        if made is None or not _is_written(made) or isabstract(made):
             raise UnknownKindError(
                 f"kind {kind!r} of {value!r} is unknown here; known are {', '.join(cls.kinds)}, "
                 "and classes that an experiment's file defines"
@@ -143,6 +144,16 @@ class Part:
         if None in checks.values():
             raise ValueError(f"a {kind} has fields of a type that is not written")
         return cast(Self, made(**given))
+
+
+def _is_written(kind: type) -> bool:
+    """Return whether its fields are all that a part holds: what another `__init__` keeps is not."""
+    for one in kind.__mro__:
+        if "__dataclass_fields__" in vars(one):
+            return True
+        if "__init__" in vars(one):
+            return False
+    return False
 
 
 def _defined_in(kind: type) -> tuple[str, str]:

@@ -192,20 +192,25 @@ def noised_mean(total: PartialSum, noise: Params, share: float) -> dict[str, np.
 
 
 def check_priced(made: type, *methods: str) -> None:
-    """Refuse a class that defines what its `event` is the price of, and inherits `event`.
+    """Refuse a class whose `event` is the price of other methods than it has.
 
     Args:
         made: The class.
         methods: Names of what decides the price.
 
     Raises:
-        TypeError: If that is so.
+        TypeError: If one of them comes from a class before the one that `event` comes from.
     """
-    changed = [name for name in methods if name in vars(made)]
-    if changed and "event" not in vars(made) and not isabstract(made):
+
+    def place(name: str) -> int:
+        """Return the number of classes before the one that defines a name."""
+        return next(n for n, one in enumerate(made.__mro__) if name in vars(one))
+
+    changed = [name for name in methods if hasattr(made, name) and place(name) < place("event")]
+    if changed and not isabstract(made):
         raise TypeError(
-            f"{made.__name__} defines {' and '.join(changed)} and inherits the event that another "
-            "costs; define its event too"
+            f"{made.__name__} has other {' and '.join(changed)} than the class whose event it "
+            "inherits; define its event too"
         )
 
 

@@ -116,6 +116,7 @@ class Mechanism:
         for part in self._parts:
             if isinstance(part, Unknown):
                 object.__setattr__(self, "recorded", part.recorded)
+                self._check_recorded(part.recorded)
                 return
         object.__setattr__(self, "recorded", self._record())  # refuses what no accountant prices
         takes = self.privatizer.takes
@@ -153,6 +154,28 @@ class Mechanism:
                 f"released by {self.privatizer.description}"
             ),
         )
+
+    def _check_recorded(self, recorded: Recorded) -> None:
+        """Refuse a record that contradicts those parts that are known here.
+
+        Raises:
+            ValueError: If it does.
+        """
+        sampler, noise = self.sampler, self.privatizer
+        found: dict[str, Any] = {}
+        if not isinstance(noise, Unknown):
+            found |= {"noise": noise.name, "after_crash": noise.after_crash}
+        if not isinstance(sampler, Unknown):
+            size = sampler.expected_cohort_size
+            found |= {"num_users": sampler.num_users, "expected_cohort_size": size}
+        if len(found) == 4:  # both are known
+            found["event"] = sampler.event(noise)
+        for name, value in found.items():
+            if getattr(recorded, name) != value:
+                raise ValueError(
+                    f"{name} {getattr(recorded, name)!r} is not what the parts make, {value!r}; it "
+                    "was edited"
+                )
 
     @property
     def _parts(self) -> tuple[object, object, object]:
@@ -197,6 +220,8 @@ class Mechanism:
     @property
     def noise_multiplier(self) -> float:
         """Standard deviation of the noise over the sensitivity; 0 for what is no Gaussian."""
+        if isinstance(self.privatizer, Unknown):
+            return self.event.noise_multiplier or 0.0
         event = self.privatizer.event
         return event.sigma if event.kind == "gaussian" else 0.0
 
@@ -383,7 +408,7 @@ def _read(base: type[Part], value: Any, recorded: Recorded) -> Any:
     try:
         return base.from_json(value)
     except UnknownKindError:
-        if value is not None and json_object(value) is None:
+        if value is not None and not isinstance((json_object(value) or {}).get("kind"), str):
             raise
         return Unknown(value, recorded)
 

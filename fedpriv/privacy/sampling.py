@@ -54,7 +54,7 @@ class Sampler(Part, ABC):
     def __init_subclass__(cls) -> None:
         """Refuse a class that draws otherwise than its base and keeps that one's price."""
         super().__init_subclass__()
-        check_priced(cls, "positions", "next")
+        check_priced(cls, "positions", "next", "sampling_prob", "participation", "_drawn")
 
     @property
     @abstractmethod
@@ -320,7 +320,7 @@ class DevicesSampler(Sampler):
 
     def check(self) -> None:
         """Refuse other draws, and more devices than there are or than are accounted."""
-        if not isinstance(self.draws, PoissonSampler) or self.draws.cap is not None:
+        if type(self.draws) is not PoissonSampler or self.draws.cap is not None:
             raise ValueError(
                 f"devices {self.devices} of one person are not accounted with {self.draws!r}: "
                 "take poisson sampling without a cap, or bound a person's devices together"

@@ -22,7 +22,7 @@ from fedpriv.experiments.load import from_anywhere, load_experiment
 from fedpriv.experiments.options import normalize
 from fedpriv.experiments.start import Start
 from fedpriv.measures import MAJORITY
-from fedpriv.privacy.statement.sealed import DOCUMENT, FORMAT, VERSION, read_sealed
+from fedpriv.privacy.statement.sealed import ASKED, DOCUMENT, FORMAT, VERSION, read_sealed
 from fedpriv.runs.backends import Place
 from fedpriv.tasks.checks import public_of_rostered
 from fedpriv.tasks.task import data_digests
@@ -113,6 +113,7 @@ def make_document(
         "reference": reference,
         "experiment": experiment.options(),
         **({"user_defined": dict(own)} if (own := components.user_defined) else {}),
+        **({ASKED: asked} if (asked := _asked_of_own(components)) else {}),
         "plan": components.plan.to_json(),
         "corpus": {**corpus, **_recorded(place)},
         "side_information": None
@@ -136,6 +137,12 @@ def _recorded(place: Place) -> dict[str, str | None]:
     if isinstance(place, NodeData):
         return {"path": str(place.path), "data_key": str(place.key)}
     return {"path": place}
+
+
+def _asked_of_own(components: Components) -> list[str]:
+    """Return user-defined parts of mechanisms that requests bring, in words."""
+    asked = components.algorithm.mechanisms()
+    return sorted({part for mechanism in asked for part in mechanism.user_defined})
 
 
 def _is_digest(value: Any) -> bool:

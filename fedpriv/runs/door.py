@@ -60,6 +60,7 @@ class RunDoor:
         roster: The frozen ids.
         root: The run's root key, of public choices.
         noise: The root key of all private draws (`fedpriv.runs.noise_root`).
+        named: Mechanisms that requests bring, one of each kind (`Algorithm.mechanisms`).
         exact: Whether the run's ε is stated as that of real arithmetic
             (`fedpriv.training.algorithm.is_exact`); with a secure key answers that have noise or
             sums in floating point are then refused.
@@ -82,14 +83,16 @@ class RunDoor:
         noise_thread: Executor,
         noise: Key,
         attendance: Attendance | None = None,
+        named: Sequence[Mechanism] = (),
         exact: bool = False,
         dropout_rate: float = 0.0,
     ) -> None:
         self._dropout_rate = dropout_rate
         self._plan, self._ledger, self._backend = plan, ledger, backend
         self._works, self._roster, self._root = works, roster, root
+        self._named = named
         self._exact = exact and root.mode == "secure"
-        self._secret_state, self._noise_thread, self._turnout = (
+        self._secret_state, self._noise_thread, self._attendance = (
             secret_state,
             noise_thread,
             attendance,
@@ -211,7 +214,9 @@ class RunDoor:
         Raises:
             ValueError: If the round has asked this name already: a release that is replayed draws
                 the noise of its name again, and of two sums under one noise the difference is
-                bare. If one charge pays for a whole run, and this is not the plan's mechanism.
+                bare. If noise is drawn again after a crash, or one charge pays for a whole run, and
+                this is not the plan's mechanism: its event tells neither bound nor sampler. If it
+                has user-defined parts of which statements would not tell.
         """
         if self._inside:
             raise ValueError(
@@ -229,11 +234,20 @@ class RunDoor:
                 f"query {name!r}: the run's ε is that of real arithmetic, and this answer has "
                 "noise in floating point; bound it on a grid (Rounded) and add Gaussian noise"
             )
-        plan = self._plan
-        if (plan.charged_once or mechanism.charged_once) and mechanism is not plan.mechanism:
+        plan, kept = self._plan, mechanism.privatizer.after_crash != "retry"
+        if mechanism is plan.mechanism:
+            return
+        if plan.charged_once or kept:
             raise ValueError(
-                f"query {name!r}: one charge pays for a whole run of the plan's mechanism and of "
-                f"no other ({mechanism.privatizer.name} noise); leave the query's mechanism out"
+                f"query {name!r}: {mechanism.privatizer.name} noise of another mechanism than the "
+                "plan's: what is drawn again after a crash, or row after row, serves that one's "
+                "bound and sampler alone; leave the query's mechanism out"
+            )
+        if mechanism.user_defined and _kinds(mechanism) not in map(_kinds, self._named):
+            raise ValueError(
+                f"query {name!r} brings {', '.join(mechanism.user_defined)}, which the algorithm's "
+                "mechanisms() do not name, and statements would not; return one such mechanism "
+                "there"
             )
 
     def _prepare(self, name: str, mechanism: Mechanism) -> None:
@@ -312,8 +326,8 @@ class RunDoor:
             failed = before.num_failed or after.num_failed  # for a reason that may be of the moment
             if not failed and differs(before.total, after.total, whole=whole):
                 raise keeps_state(f"work {request.work!r}")
-        if self._turnout is not None:
-            self._turnout.note(len(cohort), total)
+        if self._attendance is not None:
+            self._attendance.note(len(cohort), total)
         return replace(total, l2_bound=bound.l2_bound)
 
     def _trained_again(self, present: Sequence[str], key: Key) -> str | None:
@@ -343,13 +357,13 @@ class RunDoor:
         return tuple(u for u in cohort if draws.fold(u).generator().random() >= rate)
 
     def _open_answer(self) -> None:
-        if self._turnout is not None:
-            self._turnout.begin()
+        if self._attendance is not None:
+            self._attendance.begin()
 
     def _check_not_all_failed(self) -> None:
         """End a simulation in which all who were drawn for an answer failed."""
-        if self._turnout is not None:
-            self._turnout.end_if_all_failed(self._round_num, self._plan.unit)
+        if self._attendance is not None:
+            self._attendance.end_if_all_failed(self._round_num, self._plan.unit)
 
     def _cohort(
         self, request: SumRequest, mechanism: Mechanism, charged: Charged
@@ -364,6 +378,11 @@ class RunDoor:
             memory = {**memory, _KNOWN: np.array([number])}
         self._secret_state.remember(name, memory)
         return cohort
+
+
+def _kinds(mechanism: Mechanism) -> tuple[type, ...]:
+    """Return the classes of a mechanism's parts."""
+    return type(mechanism.sampler), type(mechanism.bound), type(mechanism.privatizer)
 
 
 def _refuse_twice(privatizer: Privatizer) -> None:

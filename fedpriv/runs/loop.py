@@ -132,6 +132,7 @@ def rounds(
             secret_state=secret_state,
             noise_thread=noise_thread,
             attendance=attendance,
+            named=components.algorithm.mechanisms(),
             exact=exact,
             dropout_rate=components.dropout_rate,
         )

@@ -37,7 +37,7 @@ from typing import Any
 
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.hashes import document_sha256
-from fedpriv.privacy.plan import AnyPlan
+from fedpriv.privacy.plan import AnyPlan, read_plan
 from fedpriv.rng import Key
 from fedpriv.tasks.task import PART
 from fedpriv.tree import Params
@@ -140,11 +140,15 @@ def _data(digests: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def _without_record(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plan without what follows from its mechanism: words may change, and draws not."""
-    mechanism = plan.get("mechanism")
-    if mechanism is None or None in mechanism.values():  # else only words tell parts apart
+    """Return a plan without what follows from its mechanism: words may change, and draws not.
+
+    Of a user-defined class, whose code may change, what follows stays in, its event first of all.
+    """
+    mechanism = read_plan(plan).mechanism
+    if mechanism is None or mechanism.user_defined:
         return dict(plan)
-    return {**plan, "mechanism": {n: v for n, v in mechanism.items() if n != "recorded"}}
+    parts = plan["mechanism"]
+    return {**plan, "mechanism": {name: parts[name] for name in parts if name != "recorded"}}
 
 
 def _trained(experiment: Experiment) -> dict[str, Any]:

@@ -621,6 +621,7 @@ def _train_synthetic_users(
             noise=root if mode == "simulation" else Key.secure(),
             secret_state=SecretState(None, root),
             noise_thread=noise_thread,
+            named=algorithm.mechanisms(),
         )
         door.begin(state.round_num + 1)
         try:

@@ -12,11 +12,13 @@ from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.parts import PositiveInt, UnknownKindError
 from fedpriv.privacy.ledger.ledger import Ledger
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
-from fedpriv.privacy.sampling import Everybody, PoissonSampler, Sampler
-from fedpriv.privacy.statement.statement import run_statement
+from fedpriv.privacy.plan import FilterPlan, Plan
+from fedpriv.privacy.sampling import DevicesSampler, Everybody, PoissonSampler, Sampler
+from fedpriv.privacy.statement.sealed import ASKED, user_defined_of
+from fedpriv.privacy.statement.statement import privacy_statement, run_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.rng import Key
+from fedpriv.runs.noise_root import training_digest
 from tests.harness.refusals import refuses
 
 ROSTER = tuple(f"u{n}" for n in range(6))
@@ -85,6 +87,34 @@ def test_another_way_to_draw_does_not_keep_the_price_of_its_base(base):
                 return np.arange(2), memory
 
 
+def test_a_price_is_not_inherited_past_a_mixin_or_an_abstract_class():
+    class Silent:
+        def draws(self, *, template, sensitivity, key):
+            yield {name: np.zeros(array.shape, np.float32) for name, array in template.items()}
+
+    with refuses(TypeError, "Quiet", "draws", "event"):
+        type("Quiet", (Silent, Gaussian), {})
+
+    class Rarer:
+        sampling_prob = 1e-4
+
+    with refuses(TypeError, "Seldom", "sampling_prob", "event"):
+        type("Seldom", (Rarer, PoissonSampler), {})
+
+
+def test_devices_are_priced_for_poisson_sampling_alone():
+    class Always(PoissonSampler):
+        def positions(self, memory, key):
+            return np.arange(self.num_users), memory
+
+        def event(self, noise):
+            return noise.event
+
+    drawn = Always(num_users=100, expected_cohort_size=1)
+    with refuses(ValueError, "devices", "Always"):
+        DevicesSampler(draws=drawn, devices=2)
+
+
 @pytest.mark.parametrize("name", ["draws", "release"])
 def test_other_noise_does_not_keep_the_price_of_its_base(name):
     with refuses(TypeError, "Less", name, "event"):
@@ -128,6 +158,16 @@ def test_statement_and_verification_name_user_defined_parts(tmp_path, parts, nam
     assert ("a rounding of what the Gaussian mechanism answers" in said) != bool(named)
 
 
+def test_what_requests_bring_is_named_too():
+    """Of a run that decides its prices on the way no mechanism is in the plan."""
+    plan, own = FilterPlan(num_users=6, rho=1.0, delta=0.1), ["noise SaysWhole"]
+    assert user_defined_of(plan, {}) == () and user_defined_of(plan, {ASKED: own}) == tuple(own)
+    document = {"mode": "secure", "hardened": True, "plan": plan.to_json()}
+    for more, named in (({}, False), ({ASKED: own}, True)):
+        said = str(privacy_statement(plan, {**document, **more}, num_charges=1))
+        assert ("SaysWhole" in said) == named
+
+
 def test_a_kind_of_event_that_is_not_known_is_named():
     with refuses(UnknownKindError, "'of-another-file'"):
         Event.from_json({"kind": "of-another-file", "epsilon": 0.5})
@@ -136,3 +176,77 @@ def test_a_kind_of_event_that_is_not_known_is_named():
 def test_what_is_inside_a_part_counts():
     made = mechanism(bound=Rounded(bound=replace(Clip(l2_clip_norm=1.0))))
     assert made.user_defined == ()
+
+
+class Hidden(Gaussian):
+    """Keeps a number that is none of its fields."""
+
+    def __init__(self, noise_multiplier, extra):
+        Gaussian.__init__(self, noise_multiplier=noise_multiplier)
+        object.__setattr__(self, "extra", extra)
+
+
+def test_a_class_that_holds_more_than_its_fields_is_not_written():
+    with refuses(ValueError, "not written"):
+        Hidden(2.0, 5.0).to_json()
+    with pytest.raises(UnknownKindError):
+        Privatizer.from_json({"kind": "Hidden", "noise_multiplier": 2.0})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaled(Privatizer):
+    """Gaussian noise whose multiplier its code decides."""
+
+    scale: float
+    name = "scaled"
+    factor = 1.0
+
+    @property
+    def event(self):
+        return Event(kind="gaussian", noise_multiplier=self.scale * type(self).factor)
+
+    def draws(self, *, template, sensitivity, key):
+        yield {}
+
+
+def test_code_that_changes_the_price_changes_the_noise_of_a_simulation(monkeypatch):
+    """Two noises under one key would differ by a multiple, and give the sum away."""
+
+    def digest():
+        plan = Plan(mechanism=mechanism(privatizer=Scaled(scale=1.0)), num_rounds=3, delta=0.1)
+        return training_digest(plan, ROSTER, {}, data={"all": "0" * 64})
+
+    first = digest()
+    assert digest() == first
+    monkeypatch.setattr(Scaled, "factor", 2.0)
+    assert digest() != first
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("event", {"kind": "gaussian", "noise_multiplier": 50.0}), ("num_users", 600),
+     ("expected_cohort_size", 3.0), ("noise", "laplace"), ("after_crash", "discard")],
+)  # fmt: skip
+def test_a_record_that_the_known_parts_contradict_is_refused(name, value):
+    """Of a bound that is not known here, the event follows from the other two all the same."""
+    written = Plan(mechanism=mechanism(), num_rounds=3, delta=0.1).to_json()
+    written["mechanism"]["bound"] = {"kind": "MyBound"}
+    assert Plan.from_json(written).total().value > 1.0
+    written["mechanism"]["recorded"][name] = value
+    with refuses(ValueError, name):
+        Plan.from_json(written)
+
+
+@pytest.mark.parametrize("part", ["sampler", "bound", "privatizer"])
+def test_what_names_no_kind_is_no_part(part):
+    written = Plan(mechanism=mechanism(), num_rounds=3, delta=0.1).to_json()
+    written["mechanism"][part] = {}
+    with pytest.raises(ValueError):
+        Plan.from_json(written)
+
+
+def test_an_unknown_noise_has_the_multiplier_that_is_recorded():
+    written = Plan(mechanism=mechanism(), num_rounds=3, delta=0.1).to_json()
+    written["mechanism"]["privatizer"] = {"kind": "Elsewhere"}
+    found = Plan.from_json(written).mechanism
+    assert (found.noise_multiplier, found.stddev) == (1.0, 1.0)

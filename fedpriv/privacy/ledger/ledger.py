@@ -315,12 +315,14 @@ class Ledger:
         return self.state.pays_for_more
 
     def knows(self, head: str) -> bool:
-        """Return whether a hash is one of the lines that the ledger was opened with.
+        """Return whether a hash is one of this ledger's lines.
 
         A checkpoint whose head the ledger does not know is newer than the ledger, or another
-        run's: refuse to resume from it.
+        run's: refuse to resume from it. Hashes of lines since it was opened are read from its file.
         """
-        return head in self._opened_with
+        if head in self._opened_with or self._file is None:
+            return head in self._opened_with
+        return any(record.hash == head for record in decode(self._file.read()).records)
 
     def attempts(self, round_num: int, query: str = UPDATE) -> int:
         """Return how many attempts of a round were charged; the next one is one more."""

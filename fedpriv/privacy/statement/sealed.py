@@ -49,6 +49,10 @@ SEAL = "experiment_sha256"
 """Key of the document's digest in the first line of a ledger."""
 
 
+ASKED = "user_defined_parts"
+"""Key of user-defined parts of mechanisms that requests bring, in `experiment.json`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class SealedRun:
     """A run folder with an unbroken ledger and the `experiment.json` that the ledger seals.
@@ -133,6 +137,11 @@ class SealedRun:
         return coverage_without_document({**self.state.extra, "mode": self.mode})
 
     @property
+    def user_defined(self) -> tuple[str, ...]:
+        """Parts of its mechanisms that are not fedpriv's own, in words."""
+        return user_defined_of(self.state.plan, self.description)
+
+    @property
     def guaranteed(self) -> Epsilon:
         """The ε of everything that the plan pays for, with what it does not cover."""
         return self.coverage.marked(self.coverage.explained(self.state.plan.guaranteed()))
@@ -183,6 +192,18 @@ class SealedRun:
             claimed=both is not None and both.claimed,
             not_covered=tuple(said for said in missing if not (both and said.startswith(COST))),
         )
+
+
+def user_defined_of(plan: AnyPlan, document: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return parts of a run's mechanisms that are not fedpriv's own, in words.
+
+    Args:
+        plan: Its plan.
+        document: What is known of it; without any, only of the plan's mechanism it is told.
+    """
+    own = () if plan.mechanism is None else plan.mechanism.user_defined
+    asked = document.get(ASKED)
+    return (*own, *(map(str, asked) if isinstance(asked, list) else ()))
 
 
 def read_sealed(folder: str | os.PathLike[str]) -> SealedRun:

@@ -53,6 +53,7 @@ from fedpriv.privacy.statement.sealed import (
     read_audit,
     read_object,
     read_sealed,
+    user_defined_of,
 )
 from fedpriv.untrusted_text import plain
 
@@ -172,6 +173,7 @@ def privacy_statement(
         protects=protection_to_json(plan, corpus),
         sections=_sections(
             **facts,
+            user_defined=user_defined_of(plan, document),
             side=None if side is None else _Facts(side),
             side_description=str((side or {}).get("description", "unknown")).rstrip("."),
             private_knowledge=private_knowledge(plan.unit, corpus, side),
@@ -348,7 +350,6 @@ def _charge_facts(plan: AnyPlan) -> dict[str, Any]:
     mechanism = plan.mechanism
     found: dict[str, Any] = {
         "mechanism": mechanism,
-        "user_defined": () if mechanism is None else mechanism.user_defined,
         "kind": "",
         "sampling": "",
         "description": "",

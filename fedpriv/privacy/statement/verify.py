@@ -59,6 +59,7 @@ from fedpriv.privacy.statement.sealed import (
     check_sealed,
     parse_document,
     read_audit,
+    user_defined_of,
 )
 from fedpriv.privacy.statement.stated import (
     ROUND_VALUES,
@@ -590,8 +591,7 @@ def _describe_audited(record: AuditRecord | None) -> str:
 def _not_checked(run: _Folder) -> Iterator[str]:
     """Yield what no check shows of this folder."""
     yield "whether code and data were what the files say, and whether what was measured is true"
-    mechanism = run.state.plan.mechanism
-    if mechanism is not None and (own := mechanism.user_defined):
+    if own := user_defined_of(run.state.plan, run.document):
         yield (
             f"whether what is no part of fedpriv ({_listed(own)}) does what the plan records of "
             "it: ε is of that record"

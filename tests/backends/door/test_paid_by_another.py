@@ -16,7 +16,8 @@ from fedpriv.mechanisms.gaussian import Gaussian
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy.ledger.state import BudgetSpentError
 from fedpriv.privacy.mechanism import Mechanism
-from fedpriv.privacy.plan import Plan
+from fedpriv.privacy.plan import FilterPlan, Plan
+from fedpriv.privacy.sampling import Everybody
 from fedpriv.training.algorithm import Algorithm, SumRequest
 from tests.backends.door import toy_methods as methods
 from tests.backends.door import toys
@@ -149,8 +150,43 @@ def test_a_replayed_answer_is_charged_for_what_it_is(tmp_path):
     plan = methods.OneShot.plan
     loud = replace(plan.live_mechanism, privatizer=Loud())
     ask = lambda door, params: door.ask(SumRequest(params=params, mechanism=loud))  # noqa: E731
-    with refuses(BudgetSpentError, 1000):
+    with refuses(ValueError, "sphere"):
         play([ask], plan, tmp_path)
+    once = replace(ONCE, privatizer=Gaussian(noise_multiplier=0.05))
+    quiet = Plan(mechanism=ONCE, num_rounds=1, delta=1e-3)
+    ask = lambda door, params: door.ask(SumRequest(params=params, mechanism=once))  # noqa: E731
+    with refuses(BudgetSpentError, "round 1"):
+        play([ask], quiet, tmp_path / "once")
+
+
+FILTER = FilterPlan(num_users=methods.N, rho=2.0, delta=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["simulation", "secure"])
+@pytest.mark.parametrize("plan", [methods.OneShot.plan, FILTER], ids=["fixed", "filter"])
+@pytest.mark.parametrize("sampled", [False, True])
+def test_noise_that_is_replayed_serves_one_bound_and_one_sampler(plan, mode, sampled, tmp_path):
+    """Twice one answer less the other, at twice the bound, would be the raw sum."""
+    mine = methods.OneShot.plan.live_mechanism
+    changed = {"bound": Clip(l2_clip_norm=2.0)}
+    if sampled:
+        changed = {"sampler": Everybody(num_users=methods.N)}
+
+    def asking(mechanism, *, dies):
+        def ask(door, params):
+            door.ask(SumRequest(params=params, mechanism=mechanism))
+            if dies:
+                raise Killed
+
+        return ask
+
+    with refuses(ValueError, "sphere"):
+        play([asking(replace(mine, **changed), dies=True)], plan, tmp_path, mode=mode)
+    if plan is not FILTER:
+        with pytest.raises(Killed):
+            play([asking(None, dies=True)], plan, tmp_path / "own", mode=mode)
+        with refuses(ValueError, "sphere"):
+            play([asking(replace(mine, **changed), dies=False)], plan, tmp_path / "own", mode=mode)
 
 
 def test_the_next_round_asks_again(tmp_path):

@@ -21,6 +21,7 @@ from fedpriv.privacy.sampling import Everybody, FixedSizeSampler, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
 from fedpriv.training.algorithm import Algorithm, SumRequest
+from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import Given
 
 ROSTER = tuple(f"u{number:02d}" for number in range(12))
@@ -45,6 +46,10 @@ class Does(Algorithm):
     """Notes the answers that a function of the door and the params yields."""
 
     asking: object
+    named: tuple = ()
+
+    def mechanisms(self):
+        return self.named
 
     def __post_init__(self):
         self.answers = []
@@ -141,7 +146,10 @@ def test_a_privatizer_that_uses_a_sum_up_leaves_the_held_one_whole():
             yield held.answer
             yield held.release(greedy)
 
-    used, kept = Does(again), twice()
+    named = (replace(mechanism(EVERYBODY), privatizer=greedy),)
+    with refuses(ValueError, "Greedy", "mechanisms"):  # no statement would name it
+        play(EVERYBODY, Does(again))
+    used, kept = Does(again, named), twice()
     for algorithm in (used, kept):
         play(EVERYBODY, algorithm)
     np.testing.assert_array_equal(used.answers, kept.answers)
