@@ -165,7 +165,7 @@ def charged(sigma, rounds, lost=0, delta=1e-4, digest=None, seed=0):
     plan = replace(PLAN, delta=delta)
     charges = [SimpleNamespace(event=event)] * (rounds + lost)
     state = SimpleNamespace(plan=plan, charges=charges, extra={NOISE: digest or str(sigma)})
-    return SimpleNamespace(sealed=SimpleNamespace(state=state), options={"seed": seed})
+    return SimpleNamespace(state=state, options={"seed": seed})
 
 
 def by_dp_accounting(*parts, delta=1e-4):
