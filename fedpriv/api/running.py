@@ -20,7 +20,7 @@ from fedpriv.experiments.load import experiment_or_name, find_experiments, load_
 from fedpriv.experiments.options import Option, kebab
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.output_paths import check_folder, writing_to
-from fedpriv.privacy.statement.sealed import DOCUMENT
+from fedpriv.privacy.statement.sealed import DOCUMENT, parse_document
 from fedpriv.privacy.trials import Trials
 from fedpriv.runs.backends import named_backends, place_of, recorded_place
 from fedpriv.runs.callbacks import Callback, check_callbacks
@@ -201,7 +201,9 @@ def resume(
     tell = _teller(console, progress)
     tell(f"preparing to go on with {folder}: its ledger, its data")
     given = None if experiment is None else experiment_or_name(experiment)
-    if isinstance(given, str) and ":" in given:
+    if isinstance(given, str) and ":" in given and (folder / DOCUMENT).is_file():
+        document = parse_document((folder / DOCUMENT).read_bytes(), folder / DOCUMENT)
+        check_experiment_name(document, folder, given)
         load_experiment(given)  # it may add a kind of event that the ledger holds
     document = read_document(folder)
     callbacks = check_callbacks(callbacks, secure=document["mode"] == "secure")

@@ -144,10 +144,9 @@ def _without_record(plan: Mapping[str, Any]) -> dict[str, Any]:
 
     Of a user-defined class, whose code may change, what follows stays in, its event first of all.
     """
-    mechanism = read_plan(plan).mechanism
-    if mechanism is None or mechanism.user_defined:
+    parts = plan.get("mechanism")
+    if parts is None or (found := read_plan(plan).mechanism) is None or found.user_defined:
         return dict(plan)
-    parts = plan["mechanism"]
     return {**plan, "mechanism": {name: parts[name] for name in parts if name != "recorded"}}
 
 

@@ -582,10 +582,20 @@ FAULTS = (
         name="one_charge_pays_for_any_noise",
         behaviour="The charge of a whole run pays for the answers of other mechanisms too.",
         module=_DOOR,
-        old="if (plan.charged_once or mechanism.charged_once) and mechanism is not plan.mechanism:",
+        old="if plan.charged_once or kept:",
         new="if mechanism is None:",
         tests=(
             "backends/door/test_paid_by_another.py::test_the_charge_of_a_whole_run_pays_for_its_own_rows_alone",
+        ),
+    ),
+    Fault(
+        name="replayed_noise_of_any_bound",
+        behaviour="Noise that is drawn again after a crash serves any bound and any sampler.",
+        module=_DOOR,
+        old="if plan.charged_once or kept:",
+        new="if plan.charged_once or mechanism.charged_once:",
+        tests=(
+            "backends/door/test_paid_by_another.py::test_noise_that_is_replayed_serves_one_bound_and_one_sampler",
         ),
     ),
     Fault(
