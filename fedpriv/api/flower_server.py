@@ -90,7 +90,7 @@ def _main(grid: Grid, context: Context) -> None:
         _LOG.info("waiting for the nodes of %d users", len(task.roster))
         return connect(grid, task.roster, settings, plan=plan)
 
-    def made(experiment: Experiment, components: Components) -> Backend:
+    def make_backend(experiment: Experiment, components: Components) -> Backend:
         found = connected().registry.node_of
         status.registered(nodes=len(set(found.values())), users=len(found))
         return replace(connected(), measure=measure_of(task), on_online=status.online)
@@ -100,7 +100,7 @@ def _main(grid: Grid, context: Context) -> None:
         status.round_ended(nodes_online=connected().look_at_nodes())
 
     with closing(prepared.folder), writing_to(path, f"; then {then}"), naming_superlink(then):
-        run = replace(prepared, make_backend=made)
+        run = replace(prepared, make_backend=make_backend)
         summary = run.run(report, tell=_LOG.info, within=status.kept)
     if why := describe_early_end(ledger.state):
         _LOG.warning("%s", why)

@@ -303,7 +303,7 @@ class Forecast:
             lines.append(
                 f"this plan   {words.drawn} {self.planned.cohort:,g}, {self.planned.rounds:,} "
                 f"{words.turn}s: "
-                f"noise on the mean {self.planned.shown} thousandths of "
+                f"noise on the mean {self.planned.text} thousandths of "
                 f"C = {self.l2_clip_norm:g}"
             )
         if self.settings is not None:

@@ -108,8 +108,6 @@ def run(
         ValueError: If something does not fit together. Nothing is written then.
     """
     chosen, reference = chosen_experiment(experiment, options)
-    if out is not None and not str(out):
-        raise ValueError("out='' names no folder; give one, or leave it out")
     callbacks = check_callbacks(callbacks, secure=secure)
     check_kept(out, secure, anchor)
     _refuse_seed(secure, options)

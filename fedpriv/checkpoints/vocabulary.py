@@ -79,7 +79,7 @@ class Vocabulary:
         if self.inputs == "tff":
             return rows, values / max(len(known), 1)
         if self.word_features is not None:
-            _, rows, values = self.word_features.made(np.array([0, len(rows)]), rows, counts)
+            _, rows, values = self.word_features.build(np.array([0, len(rows)]), rows, counts)
         values = values.astype(np.float64)
         return rows.astype(np.int64), values / (float(np.linalg.norm(values)) or 1.0)
 
@@ -216,10 +216,10 @@ class WordFeatures:
         return self.num_words + self.num_pairs
 
     def inputs(self, examples: Bags) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return `made` of examples."""
-        return self.made(examples.indptr, examples.indices, examples.counts)
+        """Return `build` of examples."""
+        return self.build(examples.indptr, examples.indices, examples.counts)
 
-    def made(
+    def build(
         self, indptr: np.ndarray, indices: np.ndarray, counts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return examples with these values, as row starts, rows and values, not yet normalised.

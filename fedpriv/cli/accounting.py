@@ -318,7 +318,7 @@ def _print_price(price: api.Account, as_json: bool) -> None:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_row("privacy", f"[bold]{plain(price.epsilon)}[/]")
     table.add_row("noise multiplier", f"{price.noise_multiplier:.6g}")
-    table.add_row("noise on the mean", f"{price.point.shown} thousandths of C")
+    table.add_row("noise on the mean", f"{price.point.text} thousandths of C")
     drawn = f"{grouped(price.cohort)} of {price.users:,} users, {_KINDS[event.kind]}"
     table.add_row("cohort", drawn + (f", at most {event.cap:,}" if event.cap is not None else ""))
     table.add_row("rounds", f"{price.rounds:,}")

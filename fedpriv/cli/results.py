@@ -282,7 +282,7 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
         name = f"{column.measure.label}{'*' if column.diagnosed else '†'}"
         whole = [
             *name.split(),
-            *(measure_cell(column.measure, group.measure(column)).written for group in groups),
+            *(measure_cell(column.measure, group.measure(column)).line for group in groups),
         ]
         table.add_column(name, justify="right", min_width=max(map(len, whole)))
     gains = any(group.gain for group in groups)
@@ -294,8 +294,8 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
     for group, row, text in zip(groups, rows, labels, strict=True):
         table.add_row(
             Text(plain(group.label)),
-            *(measure_cell(column.measure, group.measure(column)).written for column in columns),
-            *([gain_cell(group).written] if gains else []),
+            *(measure_cell(column.measure, group.measure(column)).line for column in columns),
+            *([gain_cell(group).line] if gains else []),
             epsilon(group.epsilon) + ("‡" if group.coverage.mark else ""),
             format_delta(row["delta"]) if row["delta"] is not None else NOTHING,
             f"{row['rounds']:,}",
@@ -303,7 +303,7 @@ def _comparison_table(section: Section) -> tuple[Table, str]:
             text,
         )
     for name, spent, value in references_of(section):
-        cells = [measure_cell(c.measure, value).written if c == lead else NOTHING for c in columns]
+        cells = [measure_cell(c.measure, value).line if c == lead else NOTHING for c in columns]
         cells += [*([NOTHING] if gains else []), spent]
         table.add_row(name, *cells, NOTHING, NOTHING, NOTHING, "")
     terms = dict.fromkeys(

@@ -83,8 +83,8 @@ def _alike(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
         texts = {one.dtype.kind == "U" for one in (array, first[1])}
         if array.shape[1:] != first[1].shape[1:] or len(texts) > 1:
             raise ValueError(
-                f"an example of {name} of user {user!r} is {_said(array)}, and of user "
-                f"{first[0]!r} {_said(first[1])}; give all of one kind and shape"
+                f"an example of {name} of user {user!r} is {_describe(array)}, and of user "
+                f"{first[0]!r} {_describe(first[1])}; give all of one kind and shape"
             )
     kinds = {array.dtype.kind for array in some.values()}
     dtype = np.str_ if "U" in kinds else np.int64 if kinds == {"i"} else np.float32
@@ -92,7 +92,7 @@ def _alike(arrays: dict[str, np.ndarray], name: str) -> dict[str, np.ndarray]:
     return {u: a.reshape(len(a), *shape).astype(dtype, copy=False) for u, a in arrays.items()}
 
 
-def _said(array: np.ndarray) -> str:
+def _describe(array: np.ndarray) -> str:
     return "a text" if array.dtype.kind == "U" else f"of numbers of shape {array.shape[1:]}"
 
 

@@ -283,7 +283,7 @@ class Experiment(ABC):
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if read.get(one) is not None and other not in read:
                 kept[other] = None
-        return self._made(made, {**kept, **read}, read)
+        return self._build(made, {**kept, **read}, read)
 
     def restored(self, document: Mapping[str, Option]) -> Self:
         """Return the experiment with the options of a run folder or a row of results.
@@ -293,7 +293,7 @@ class Experiment(ABC):
         """
         made = self._class_of(document["method"])
         read = _names(made, type(self.task)).read(document, {})
-        return replace(self._made(made, read, read), automatic=())
+        return replace(self._build(made, read, read), automatic=())
 
     def _class_of(self, method: Option) -> type[Experiment]:
         """Return the class of a method at this unit: of the own method, this one."""
@@ -301,7 +301,7 @@ class Experiment(ABC):
             return type(self)
         return classes()[self.unit, check_choice("method", method, methods_of(self.unit))]
 
-    def _made(
+    def _build(
         self, made: type[Experiment], values: Mapping[str, Option], given: Mapping[str, Option]
     ) -> Self:
         task: Any = self.task

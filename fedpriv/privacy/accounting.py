@@ -497,10 +497,8 @@ def _smallest_within(
     Bracket by growing steps from `start`, then regula falsi with halving (the Illinois rule);
     the returned end of the bracket was itself evaluated and found within the target.
     """
-    bottom, top = (
-        math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12,
-        math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12,
-    )
+    bottom = math.log(SMALLEST_NOISE_MULTIPLIER) + 1e-12
+    top = math.log(LARGEST_NOISE_MULTIPLIER) - 1e-12
     low = high = min(max(start, bottom), top)
     gap_low = gap_high = excess(high)
     down, up = step, step

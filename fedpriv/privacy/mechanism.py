@@ -263,9 +263,9 @@ class Mechanism:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; None of a part of a class that is not written."""
         return {
-            "sampler": _written(self.sampler),
-            "bound": _written(self.bound),
-            "privatizer": _written(self.privatizer),
+            "sampler": _part_to_json(self.sampler),
+            "bound": _part_to_json(self.bound),
+            "privatizer": _part_to_json(self.privatizer),
             "micro_batch": self.micro_batch,
             "recorded": self.recorded.to_json(),
         }
@@ -392,7 +392,7 @@ def _user_defined(part: Any) -> Iterator[str]:
                 yield from _user_defined(inner)
 
 
-def _written(part: Part | Unknown) -> Any:
+def _part_to_json(part: Part | Unknown) -> Any:
     """Return kind and fields of a part; None of one that is not written."""
     with suppress(ValueError):
         return part.to_json()

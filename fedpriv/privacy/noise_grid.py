@@ -139,7 +139,7 @@ class NoisePoint:
         return None if self.noise_on_mean is None else math.sqrt(self.rounds) * self.noise_on_mean
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         """The noise on the mean in thousandths of C, three figures; "–" where there is none."""
         return "–" if self.noise_on_mean is None else f"{1e3 * self.noise_on_mean:#.3g}".rstrip(".")
 
@@ -206,7 +206,7 @@ class NoiseGrid:
         words = unit_words(self.unit)
         rows = [[words.drawn, *(f"{rounds:,} {words.turn}s" for rounds in self.rounds)]]
         for cohort in self.cohorts:
-            rows.append([f"{cohort:,g}", *(self.at(cohort, r).shown for r in self.rounds)])
+            rows.append([f"{cohort:,g}", *(self.at(cohort, r).text for r in self.rounds)])
         rows.append(["saturation point", *(str(point) for point in self.saturation_points)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         table = [

@@ -178,14 +178,14 @@ class Notifier:
             return
         self._ended = True
         for one in self._called:
-            shown = None if released is None else _shown(one, released, rest)
+            shown = None if released is None else _seen_by(one, released, rest)
             self._call(one, "on_end", shown)
 
     def _row(self, released: Mapping[str, Any], diagnosed: Mapping[str, Any] | None) -> None:
         round_num, rest = int(released["round_num"]), diagnosed or {}
         rest = {n: v for n, v in rest.items() if n not in (*_NO_FIGURES, "attempt")}
         for one in self._called:
-            self._call(one, "on_round", _shown(one, released, rest), round_num)
+            self._call(one, "on_round", _seen_by(one, released, rest), round_num)
 
     def _call(self, one: Callback, method: str, *args: Any) -> bool:
         """Call a method and return whether it raised nothing; the first error is logged."""
@@ -205,7 +205,7 @@ class Notifier:
         return True
 
 
-def _shown(one: Callback, released: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
+def _seen_by(one: Callback, released: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of what one callback is given."""
     seen = {DIAGNOSTICS + name: value for name, value in rest.items()} if one.diagnostics else {}
     return {**released, **seen}

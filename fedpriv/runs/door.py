@@ -92,11 +92,8 @@ class RunDoor:
         self._works, self._roster, self._root = works, roster, root
         self._named = named
         self._exact = exact and root.mode == "secure"
-        self._secret_state, self._noise_thread, self._attendance = (
-            secret_state,
-            noise_thread,
-            attendance,
-        )
+        self._secret_state, self._noise_thread = secret_state, noise_thread
+        self._attendance = attendance
         self._rules = {n: rule(ledger, secret_state, noise) for n, rule in RULES.items()}
         self._round_num = 0
         self._asked: set[str] = set()

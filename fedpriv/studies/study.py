@@ -90,11 +90,11 @@ class Trial:
 
     def __str__(self) -> str:
         data = f", {self.data}" if self.data else ""
-        chosen = "".join(f", {name} {_shown(value)}" for name, value in self.searched.items())
+        chosen = "".join(f", {name} {_format(value)}" for name, value in self.searched.items())
         return f"{self.method}, {target_label(self.epsilon)}{data}, seed {self.seed}{chosen}"
 
 
-def _shown(value: Option) -> str:
+def _format(value: Option) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -468,7 +468,7 @@ class DataFacts:
             digest = {"described": described, "roster": task.roster_sha256}
             data = getattr(task, "data", None)
             if isinstance(data, ArrayUsers):
-                found = [own for user in task.roster if (own := data.found(user)) is not None]
+                found = [own for user in task.roster if (own := data.readable(user)) is not None]
                 digest["users"] = fingerprint(*(part for own in found for part in (own.x, own.y)))
         else:
             named = ("name", "roster", "roster_sha256", "num_users", "num_public_users")

@@ -135,7 +135,7 @@ class ArrayUsers:
             )
         check_distinct(users)
         self.users = users
-        if isinstance(users, dict) and all(self.found(user_id) is None for user_id in users):
+        if isinstance(users, dict) and all(self.readable(user_id) is None for user_id in users):
             self.examples(next(iter(users)))  # raises
 
     def __contains__(self, user_id: str) -> bool:
@@ -147,7 +147,7 @@ class ArrayUsers:
             raise ValueError(f"user {user_id!r} is not among the {len(self.users)} users here")
         return array_examples(self.users[user_id], f"the examples of user {user_id!r}")
 
-    def found(self, user_id: str) -> ArrayExamples | None:
+    def readable(self, user_id: str) -> ArrayExamples | None:
         """Return the user's training examples; None where they cannot be had or taken."""
         try:
             return self.examples(user_id)
@@ -168,7 +168,7 @@ class ArrayUsers:
             return 0
         left, equal = Counter(_contents(others)), 0
         for user_id in self.users:
-            own = self.found(user_id)
+            own = self.readable(user_id)
             if own is not None and same_format(own, others):
                 equal += sum(left.pop(content, 0) for content in _contents(own))
         return equal
@@ -203,7 +203,7 @@ class ArrayUsers:
         """
         if isinstance(self.users, NodeUsers):
             return None
-        found = [self.found(user_id) for user_id in islice(sorted(self.users), _FORMAT_USERS)]
+        found = [self.readable(user_id) for user_id in islice(sorted(self.users), _FORMAT_USERS)]
         formats = [_format(own) for own in found if own is not None and len(own)]
         kinds = Counter(map(_kind, formats)).most_common(2)
         if not formats or len({number for _, number in kinds}) < len(kinds):
@@ -791,7 +791,9 @@ class ModuleTask(Task):
         if not test:
             return None
         users = ArrayUsers(dict(test))
-        given = {u: one for u in self.roster if u in users and (one := users.found(u)) is not None}
+        given = {
+            u: one for u in self.roster if u in users and (one := users.readable(u)) is not None
+        }
         forms = Counter(map(_format, given.values()))
         common = max(forms, key=lambda form: (forms[form], repr(form)))
         found = {u: one for u, one in given.items() if _format(one) == common}

@@ -119,7 +119,7 @@ class _Lent:
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make: Callable[..., Any] | None = make
 
-    def _made(self, *asked: Any) -> Any:
+    def _call(self, *asked: Any) -> Any:
         if self._make is None:
             raise ValueError("the block that had this raw sum has ended; ask again, and within it")
         return self._make(*asked)
@@ -156,7 +156,7 @@ class Held(_Lent):
             BudgetSpentError: If the plan does not pay for it.
             ValueError: If the sum is not held any more.
         """
-        return self._made(privatizer)
+        return self._call(privatizer)
 
 
 class RawSums(_Lent):
@@ -197,7 +197,7 @@ class RawSums(_Lent):
         places = () if among is None else among
         if len({*places}) < len(places) or not all(0 <= p < self.num_users for p in places):
             raise ValueError(f"places {among!r} must be distinct, and below {self.num_users}")
-        return self._made(request, bound, among)
+        return self._call(request, bound, among)
 
 
 Program = Callable[[RawSums], PartialSum]

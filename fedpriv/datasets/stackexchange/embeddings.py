@@ -311,7 +311,7 @@ def _make(
         buffer, {"descr": "<f4", "fortran_order": False, "shape": shape}
     )
     header, row_bytes = buffer.getvalue(), 4 * encoder.width
-    if _made_by(about) != _named(versions):
+    if _made_by(about) != _list_versions(versions):
         part.unlink(missing_ok=True)
         write_private(about, json.dumps(versions))
     with part.open("ab") as file:
@@ -333,12 +333,12 @@ def _make(
 def _made_by(about: Path) -> str:
     """Return the libraries that rows were made by, as the file stored with them says."""
     try:
-        return _named(json.loads(about.read_text("utf-8")))
+        return _list_versions(json.loads(about.read_text("utf-8")))
     except (OSError, ValueError, AttributeError):
         return "unknown versions"
 
 
-def _named(versions: Mapping[str, str]) -> str:
+def _list_versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {versions[name]}" for name in sorted(versions))
 
 

@@ -31,6 +31,10 @@ class BudgetSpentError(LedgerError):
 
 UPDATE = "update"
 """The query of an ordinary round; its name is left out of a line."""
+_UNREADABLE = (
+    *(ValueError, KeyError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),  # of numbers and depths that nobody writes
+)
 
 
 def _event(name: str, value: Any) -> Event:
@@ -243,9 +247,7 @@ class LedgerState:
                     state = cls(record)
                 else:
                     state.add(state.read(record))
-            except (
-                *(ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError),
-            ) as error:
+            except _UNREADABLE as error:
                 raise ValueError(f"line {record.seq + 1}: {error}") from error
         if state is None:
             raise ValueError("the ledger holds no complete line, so nothing was ever charged")

@@ -137,11 +137,6 @@ class SealedRun:
         return coverage_without_document({**self.state.extra, "mode": self.mode})
 
     @property
-    def user_defined(self) -> tuple[str, ...]:
-        """Parts of its mechanisms that are not fedpriv's own, in words."""
-        return user_defined_of(self.state.plan, self.description)
-
-    @property
     def guaranteed(self) -> Epsilon:
         """The ε of everything that the plan pays for, with what it does not cover."""
         return self.coverage.marked(self.coverage.explained(self.state.plan.guaranteed()))

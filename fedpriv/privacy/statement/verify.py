@@ -265,14 +265,14 @@ class _Stated:
         found = {f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir()}
         found |= {f"{CHECKPOINTS}/{path.name}" for path in (folder / CHECKPOINTS).glob("*")}
         names = [name for name in (DOCUMENT, ROUNDS, DIAGNOSTICS, SUMMARY) if name in found]
-        contents = {name: _tried((folder / name).read_bytes) for name in names}
+        contents = {name: _try_read((folder / name).read_bytes) for name in names}
         tensors = {}
         for path in sorted((folder / CHECKPOINTS).glob("*.safetensors")):
-            metadata = _tried(lambda path=path: read_metadata(path))
+            metadata = _try_read(lambda path=path: read_metadata(path))
             if path.exists():  # else it was pruned meanwhile
                 tensors[f"{CHECKPOINTS}/{path.name}"] = metadata
         if STATE in found:
-            tensors[STATE] = _tried(lambda: load_state(folder / STATE)[1])
+            tensors[STATE] = _try_read(lambda: load_state(folder / STATE)[1])
         return cls(names=found, contents=contents, tensors=tensors)
 
     def content(self, name: str) -> bytes | None:
@@ -297,7 +297,7 @@ class _Stated:
         return None if lines is None else [parse_object(line) for line in lines if line.strip()]
 
 
-def _tried(read: Callable[[], _Read]) -> _Read | Exception:
+def _try_read(read: Callable[[], _Read]) -> _Read | Exception:
     try:
         return read()
     except (OSError, ValueError) as error:
@@ -354,7 +354,7 @@ class _Folder:
         }
 
     @cached_property
-    def found(self) -> Mapping[str, str | None]:
+    def current(self) -> Mapping[str, str | None]:
         """Digests of the files that digests name, as they are now; None of one not to be read.
 
         They are read after the ledger, which names a file once it is written.
@@ -376,7 +376,7 @@ class _Folder:
 
     def changed(self, stated: Mapping[str, str]) -> list[str]:
         """Return the files, of these, that have another digest."""
-        return [name for name in stated if self.found.get(name) not in (None, stated[name])]
+        return [name for name in stated if self.current.get(name) not in (None, stated[name])]
 
 
 def _check(name: str, compare: Callable[[], str | None]) -> Check | None:
@@ -555,7 +555,7 @@ def _digests(run: _Folder) -> str | None:
         *(f"{name} is not what was released" for name in run.changed(run.released)),
         *(f"{name} was never released" for name in sorted(unnamed)),
     ])  # fmt: skip
-    kept = run.found.keys() & run.released.keys()
+    kept = run.current.keys() & run.released.keys()
     return f"{len(kept):,} checkpoints are what was released, byte for byte" if kept else None
 
 
@@ -564,7 +564,7 @@ def _files(run: _Folder) -> str | None:
         *(f"{name} is not the file that the run wrote" for name in run.changed(run.digests)),
         *(f"{name} of the returned model is missing" for name in _OF_MODEL if name in run.gone),
     ])  # fmt: skip
-    kept = run.found.keys() & run.digests.keys()
+    kept = run.current.keys() & run.digests.keys()
     return f"{len(kept):,} files are what the run wrote, byte for byte" if kept else None
 
 
@@ -612,7 +612,7 @@ def _not_checked(run: _Folder) -> Iterator[str]:
         names -= {DOCUMENT, *([START_FILE] if "sha256" in start else [])}
     if names:
         yield f"{_listed(names)}: the ledger has no digest of it"
-    if unread := {name for name, digest in run.found.items() if digest is None}:
+    if unread := {name for name, digest in run.current.items() if digest is None}:
         yield f"{_listed(unread)}: not readable by this user"
     if gone := run.gone - {*_OF_MODEL}:
         yield f"{_listed(gone)}: no longer in the folder"

@@ -171,7 +171,7 @@ def _differences(
                         generator,
                         replicates,
                     )
-            found.append(_made(part, level, (one.name, other.name), pairs, clustered))
+            found.append(_difference(part, level, (one.name, other.name), pairs, clustered))
     for track in tracks:
         if seeds := sorted(track.public):
             pairs = [(track.values[seed], track.public[seed]) for seed in seeds]
@@ -180,11 +180,11 @@ def _differences(
             clustered = None
             if len(over) == len(seeds):
                 clustered = user_interval([one.count for one in sums], over, generator, replicates)
-            found.append(_made(part, level, (track.name, PUBLIC_ONLY), pairs, clustered))
+            found.append(_difference(part, level, (track.name, PUBLIC_ONLY), pairs, clustered))
     return found
 
 
-def _made(
+def _difference(
     part: str,
     level: float,
     names: tuple[str, str],

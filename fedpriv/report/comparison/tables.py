@@ -47,7 +47,7 @@ class Cell(NamedTuple):
     value: float | None = None
 
     @property
-    def written(self) -> str:
+    def line(self) -> str:
         """Text and remark on one line."""
         return " ".join(filter(None, (self.text, self.remark)))
 
@@ -333,8 +333,7 @@ def _table(section: Section) -> str:
     for title, cells, group in rows_of:
         # What an ε does not cover is in the caption.
         texts = [
-            cell.text if name == "ε" else cell.written
-            for name, cell in zip(names, cells, strict=True)
+            cell.text if name == "ε" else cell.line for name, cell in zip(names, cells, strict=True)
         ]
         marks = () if group is None else (group.unfinished_mark, group.public_model)
         rows.append([", ".join(filter(None, (title, *marks))), *texts])
@@ -384,7 +383,7 @@ def _grid(section: Section) -> str:
             cells.append(" ".join(filter(None, (text, escaped(cell.remark)))))
         rows.append([escaped(method), *cells])
     for name, _, value in references_of(section):
-        text = escaped(measure_cell(measure, value).written) if measure is not None else ""
+        text = escaped(measure_cell(measure, value).line) if measure is not None else ""
         rows.append([escaped(name), f"\\multicolumn{{{len(levels)}}}{{c}}{{{text}}}"])
     heads = [escaped(_level_head(level, by_level[level])) for level in levels]
     body = "\n".join(f"{' & '.join(row)} \\\\" for row in rows)

@@ -65,10 +65,10 @@ class SameFrozen:
     @cached_property
     def _same(self) -> dict[str, Tensor]:
         """Untrained tensors that every module gets."""
-        first = self._made(_FROZEN)
+        first = self._build(_FROZEN)
         if not (found := _untrained(first)):
             return {}
-        again = _untrained(self._made(_FROZEN))
+        again = _untrained(self._build(_FROZEN))
         for name, tensor in found.items():
             if not _is_same(tensor, again.get(name)):
                 raise ValueError(
@@ -76,7 +76,7 @@ class SameFrozen:
                     "another whenever the module is made, and it must be the same in each "
                     "process; draw it by torch, or from a seed, or load it from a file"
                 )
-        other = _untrained(self._made(_ANOTHER))
+        other = _untrained(self._build(_ANOTHER))
         drawn = {n for n, tensor in found.items() if not _is_same(tensor, other.get(n))}
         buffers = dict(first.named_buffers())
         kept_out = buffers.keys() - persistent_buffers(first).keys()
@@ -86,7 +86,7 @@ class SameFrozen:
             if name in drawn or not (self._published or name in kept_out)
         }
 
-    def _made(self, key: Key) -> nn.Module:
+    def _build(self, key: Key) -> nn.Module:
         with unlike_streams():  # what NumPy draws of it is another in each process
             return made_from(key, self._make)
 
@@ -98,7 +98,7 @@ class SameFrozen:
         """
         if self._published:
             return ()
-        first, second = (_arrays(_untrained(self._made(key))) for key in (_FROZEN, _ANOTHER))
+        first, second = (_arrays(_untrained(self._build(key))) for key in (_FROZEN, _ANOTHER))
         return brought_in(first, second)
 
     @property
