@@ -37,7 +37,7 @@ def asked(made, *examples):
     indptr = np.cumsum([0, *map(len, examples)])
     words = np.array([w for e in examples for w in e], np.int32)
     counts = np.array([c for e in examples for c in e.values()], np.uint8)
-    starts, rows, values = made.made(indptr, words, counts)
+    starts, rows, values = made.build(indptr, words, counts)
     assert (starts.dtype, rows.dtype, values.dtype) == (np.int64, np.int32, np.float32)
     found = []
     for at, to in pairwise(starts):

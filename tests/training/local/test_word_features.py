@@ -29,7 +29,7 @@ def dense(made, examples):
     for row in range(len(examples)):
         own = slice(examples.indptr[row], examples.indptr[row + 1])
         words, counts = examples.indices[own], examples.counts[own]
-        _, rows, values = made.made(np.array([0, len(words)]), words, counts)
+        _, rows, values = made.build(np.array([0, len(words)]), words, counts)
         x[row, rows] = values / (np.linalg.norm(values) or 1.0)
     return x
 
@@ -84,9 +84,9 @@ def test_a_power_of_zero_on_binary_counts_is_unit_norm_to_the_bit():
 
 def test_only_the_chosen_examples_are_made(monkeypatch):
     seen, made = [], MADE["both"]
-    real = WordFeatures.made
+    real = WordFeatures.build
     monkeypatch.setattr(
-        WordFeatures, "made", lambda self, *a: seen.append(len(a[0]) - 1) or real(self, *a)
+        WordFeatures, "build", lambda self, *a: seen.append(len(a[0]) - 1) or real(self, *a)
     )
     trainer = CompiledSoftmaxTrainer(
         schedule=Schedule(learning_rate=0.5, max_examples=7), inputs="unit-norm", word_features=made
