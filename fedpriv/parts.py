@@ -24,7 +24,7 @@ ValueError: radius -1.0 must be above 0
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
@@ -43,14 +43,18 @@ from typing import (
     get_type_hints,
 )
 
-from fedpriv.ranges import Range, finite_float, json_object, positive_float, positive_int, whole_int
+from fedpriv.ranges import Range, finite_float, json_object, positive_int, whole_int
 
 Check = Callable[[str, Any], Any]
 """From the name and the value of a field to its value; `ValueError` names both."""
 
-PositiveFloat = Annotated[float, positive_float]
-NonNegativeFloat = Annotated[float, partial(finite_float, allowed=Range.AT_LEAST_ZERO)]
-PositiveInt = Annotated[int, positive_int]
+PositiveFloat = Annotated[float, Range.ABOVE_ZERO]
+NonNegativeFloat = Annotated[float, Range.AT_LEAST_ZERO]
+Fraction = Annotated[float, Range.FRACTION]
+Share = Annotated[float, Range.SHARE]
+Between = Annotated[float, Range.BETWEEN]
+PositiveInt = Annotated[int, Range.AT_LEAST_ONE]
+NonNegativeInt = Annotated[int, Range.AT_LEAST_ZERO]
 
 
 class UnknownKindError(ValueError):
@@ -61,8 +65,9 @@ class Part:
     """Base of parts. A class that derives from it directly is a base with a registry of its own.
 
     Fields are numbers, words, truth values, other parts, tuples of these, or None. A field of
-    another type is left unchecked, and its part is not written. A number may have a check:
-    `Annotated[float, check]`, such as `PositiveFloat`.
+    another type is left unchecked, and its part is not written. A number may have a range or a
+    check: `Annotated[float, Range.ABOVE_ZERO]`, which is `PositiveFloat`, or `Annotated[float,
+    check]`. Where a place takes some classes of a base only, its field is typed as their union.
 
     Attributes:
         kinds: Classes of the base by their names: all that `from_json` makes.
@@ -91,9 +96,7 @@ class Part:
         cls.kinds[cls.__name__] = cls
 
     def __post_init__(self) -> None:
-        for name, check in _checks(type(self)).items():
-            if check is not None:
-                object.__setattr__(self, name, check(name, getattr(self, name)))
+        convert_fields(self)
         self.check()
 
     def check(self) -> None:
@@ -170,31 +173,69 @@ def _plain(value: Any) -> Any:
     return list(map(_plain, value)) if isinstance(value, tuple) else value
 
 
+def convert_fields(owner: Any) -> None:
+    """Check every field of a frozen dataclass, and set it to what its check returns.
+
+    Raises:
+        ValueError: If a value is not of its field's type, or is refused by its check.
+    """
+    for name, check in _checks(type(owner)).items():
+        if check is not None:
+            object.__setattr__(owner, name, check(name, getattr(owner, name)))
+
+
 @cache
-def _checks(kind: type[Part]) -> dict[str, Check | None]:
+def _checks(kind: type[Any]) -> dict[str, Check | None]:
     """Return what checks each field of a class; None of one of a type that is not written."""
     if not is_dataclass(kind):
         return {}
     hints = get_type_hints(kind, include_extras=True)
-    return {item.name: _check_of(hints[item.name]) for item in fields(kind) if item.init}
+    return {item.name: check_of(hints[item.name]) for item in fields(kind) if item.init}
 
 
-def _check_of(hint: Any) -> Check | None:
-    """Return what checks a value of a type."""
-    origin, args = get_origin(hint), get_args(hint)
+def members_of(hint: Any) -> tuple[Any, ...]:
+    """Return the types of a union; of another type, that type."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+
+
+def check_of(hint: Any) -> Check | None:
+    """Return what checks a value of a type; None of a type that is not written."""
+    origin, args, members = get_origin(hint), get_args(hint), members_of(hint)
     if origin is Annotated:
-        return args[1] if callable(args[1]) else _check_of(args[0])
+        if isinstance(args[1], Range):
+            return _RANGED[args[0]](args[1])
+        return args[1] if callable(args[1]) else check_of(args[0])
     if origin is Literal:
         return partial(_one_of, args)
-    if origin in (Union, UnionType) and NoneType in args and len(args) == 2:
-        return _optional(_check_of(args[args[0] is NoneType]))
+    if NoneType in members and len(members) == 2:
+        return _optional(check_of(members[members[0] is NoneType]))
     if origin is tuple and args[1:] == (Ellipsis,):
-        return _each(_check_of(args[0]))
-    if isinstance(hint, type) and issubclass(hint, Part):
-        return partial(_part, hint)
+        return _each(check_of(args[0]))
+    if all(isinstance(one, type) and issubclass(one, Part) for one in members):
+        return partial(_part, members)
     if hint in (str, bool):
         return partial(_of_type, hint)
     return {float: finite_float, int: whole_int}.get(hint)
+
+
+def _whole(allowed: Range) -> Check:
+    """Return what checks a whole number of a range."""
+    if allowed is Range.AT_LEAST_ONE:
+        return positive_int
+
+    def checked(name: str, value: Any) -> int:
+        number = whole_int(name, value)
+        allowed.check(name, number)
+        return number
+
+    return checked
+
+
+_RANGED: Mapping[type, Callable[[Range], Check]] = {
+    float: lambda allowed: partial(finite_float, allowed=allowed),
+    int: _whole,
+}
+"""What checks a number of a type in a range."""
 
 
 def _optional(check: Check | None) -> Check | None:
@@ -227,8 +268,14 @@ def _of_type(kind: type, name: str, value: Any) -> Any:
     return value
 
 
-def _part(kind: type[Part], name: str, value: Any) -> Part:
-    found = value if isinstance(value, Part) else kind.from_json(value)
-    if not isinstance(found, kind):
-        raise ValueError(f"{name} {value!r} is no {kind.__name__}")
+def _part(kinds: tuple[type[Part], ...], name: str, value: Any) -> Part:
+    """Return a part of one of these classes, made from its JSON where that is given."""
+    if isinstance(value, kinds):
+        return value
+    known = ", ".join(kind.__name__ for kind in kinds)
+    if json_object(value) is None:
+        raise ValueError(f"{name} {value!r} is no {known}")
+    found = kinds[0].from_json(value)
+    if not isinstance(found, kinds):
+        raise ValueError(f"{name} {value!r} is no {known}")
     return found

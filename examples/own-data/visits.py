@@ -11,7 +11,6 @@ from fedpriv.experiments import (
     LocalSgd,
     PoissonCohorts,
 )
-from fedpriv.experiments.options import option
 from fedpriv.tasks.module_task import ModuleTask
 
 VISITS = Table(
@@ -35,7 +34,13 @@ def public():  # of people on no roster; synthetic here
 
 @dataclass(frozen=True, kw_only=True)
 class Visits:
-    roster_file: str = option("", "The file of all ids, on the server.")
+    """Visits of local users.
+
+    Attributes:
+        roster_file: The file of all ids, on the server.
+    """
+
+    roster_file: str = ""
 
     def __call__(self, experiment, *, data=None):  # data: of a node; None on the server
         users = local_users(VISITS, examples, data=data, roster=self.roster_file)

@@ -26,7 +26,6 @@ from fedpriv.experiments.noise import (
     NoNoise,
     TreeNoise,
 )
-from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.sampling import (
     CyclicBatches,
     CyclicCohorts,
@@ -35,6 +34,7 @@ from fedpriv.experiments.sampling import (
     SeparatedBatches,
     SeparatedCohorts,
 )
+from fedpriv.parts import Part
 
 __all__ = [
     "AdaptableClip",
@@ -69,6 +69,4 @@ __all__ = [
     "SeparatedCohorts",
     "TreeNoise",
     "Uniform",
-    "option",
-    "place",
 ]

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Literal
 
 from fedpriv.experiments.averaging import trainer_on
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
-from fedpriv.experiments.options import option
+from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Capped, Clip, Rounded, SideInformation
 from fedpriv.mechanisms.bounds import CappedTogether
+from fedpriv.parts import Between, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from fedpriv.privacy.accounting import rho_bs16, rho_of_epsilon
 from fedpriv.privacy.epsilon import default_delta
 from fedpriv.privacy.plan import FilterPlan
-from fedpriv.ranges import Range
 from fedpriv.training.algorithm import TRAIN
 from fedpriv.training.dp_agd import (
     LOSSES,
@@ -36,44 +36,47 @@ _MOST_STEP_SIZES = 64
 
 @dataclass(frozen=True, kw_only=True)
 class _Descent(Experiment):
-    """Base of descent over users and over examples."""
+    """Base of descent over users and over examples.
+
+    Attributes:
+        target_epsilon: ε of the whole run, whatever is spent of it.
+        conversion: Of ε to ρ: over all Rényi orders, or Bun and Steinke's, as published code.
+        prices: Of an iteration: by iterations and gradient-share, or the published code's.
+        iterations: Iterations without a rejection that the budget is split by; 60 in published
+            code.
+        gradient_share: Prices split: what of an iteration's price the gradient has.
+        gradient_clip: C_grad, the longest gradient.
+        loss_cap: C_obj, the largest loss.
+        growth: γ, by which a gradient's price grows with a rejection.
+        estimates: Of a rejected gradient: averaged with the next one, or discarded.
+        selection: How a step size is chosen.
+        largest_step: α_max at the beginning.
+        num_steps: Step sizes besides zero, at most 64.
+        adapt_every: Accepted steps between adaptations of α_max; 0 never.
+        regulariser: λ of λ/2 ‖w‖², public.
+    """
 
     method: ClassVar[str] = "agd"
 
-    target_epsilon: float | None = option(
-        None, "ε of the whole run, whatever is spent of it.", Range.ABOVE_ZERO
-    )
-    conversion: Literal["tight", "plain"] = option(
-        "tight", "Of ε to ρ: over all Rényi orders, or Bun and Steinke's, as published code."
-    )
-    prices: Literal["split", "paper"] = option(
-        "split", "Of an iteration: by iterations and gradient-share, or the published code's."
-    )
-    iterations: int = option(
-        30, "Iterations without a rejection that the budget is split by; 60 in published code.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
-    gradient_share: float = option(
-        0.5, "Prices split: what of an iteration's price the gradient has.", Range.BETWEEN,
-        only=("prices", ("split",)),
-    )  # fmt: skip
-    gradient_clip: float = option(3.0, "C_grad, the longest gradient.", Range.ABOVE_ZERO)
-    loss_cap: float = option(3.0, "C_obj, the largest loss.", Range.ABOVE_ZERO)
-    growth: float = option(
-        0.1, "γ, by which a gradient's price grows with a rejection.", Range.ABOVE_ZERO
-    )
-    estimates: Literal["average", "discard"] = option(
-        "average", "Of a rejected gradient: averaged with the next one, or discarded."
-    )
-    selection: Literal["permute-and-flip", "exponential"] = option(
-        "exponential", "How a step size is chosen."
-    )
-    largest_step: float = option(2.0, "α_max at the beginning.", Range.ABOVE_ZERO)
-    num_steps: int = option(20, "Step sizes besides zero, at most 64.", Range.AT_LEAST_ONE)
-    adapt_every: int = option(
-        10, "Accepted steps between adaptations of α_max; 0 never.", Range.AT_LEAST_ZERO
-    )
-    regulariser: float = option(0.0, "λ of λ/2 ‖w‖², public.", Range.AT_LEAST_ZERO)
+    target_epsilon: PositiveFloat | None = None
+    conversion: Literal["tight", "plain"] = "tight"
+    prices: Literal["split", "paper"] = "split"
+    iterations: PositiveInt = 30
+    gradient_share: Between = 0.5
+    gradient_clip: PositiveFloat = 3.0
+    loss_cap: PositiveFloat = 3.0
+    growth: PositiveFloat = 0.1
+    estimates: Literal["average", "discard"] = "average"
+    selection: Literal["permute-and-flip", "exponential"] = "exponential"
+    largest_step: PositiveFloat = 2.0
+    num_steps: PositiveInt = 20
+    adapt_every: NonNegativeInt = 10
+    regulariser: NonNegativeFloat = 0.0
+
+    def __post_init__(self) -> None:
+        """Check every option, and that each has an effect."""
+        super().__post_init__()
+        check_effect(self, "gradient_share", "prices", "split")
 
     @abstractmethod
     def gradient_bound(self, task: Any) -> Bound:
@@ -138,10 +141,14 @@ class _Descent(Experiment):
 @register
 @dataclass(frozen=True, kw_only=True)
 class FederatedDescent(_Descent):
-    """DP-AGD over users: noisy gradients whose price adapts, a noisy choice of step size."""
+    """DP-AGD over users: noisy gradients whose price adapts, a noisy choice of step size.
+
+    Attributes:
+        max_examples_per_user: Cap of a user's work.
+    """
 
     task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-    max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
+    max_examples_per_user: PositiveInt = 256
 
     @property
     def most_examples(self) -> int:

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fedpriv.checkpoints import aggregates
-from fedpriv.experiments.options import Part, option
-from fedpriv.ranges import Range
+from fedpriv.parts import Fraction, NonNegativeInt, Part, PositiveInt
 from fedpriv.training.federated_averaging import AtAggregates
 from fedpriv.transform import Transform, identity
 
@@ -43,14 +42,15 @@ class Last(AggregatePart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParamsAggregate(AggregatePart):
-    """Base of aggregates of params: one model made of several, which training may go on from."""
+    """Base of aggregates of params: one model made of several, which training may go on from.
 
-    training: Literal["none", "replace", "gradient-only"] = option(
-        "none", "Whether updates are made at the aggregate, and so what is replaced by it."
-    )
-    start: int = option(
-        0, "Rounds or steps before training over aggregates begins.", Range.AT_LEAST_ZERO
-    )
+    Attributes:
+        training: Whether updates are made at the aggregate, and so what is replaced by it.
+        start: Rounds or steps before training over aggregates begins.
+    """
+
+    training: Literal["none", "replace", "gradient-only"] = "none"
+    start: NonNegativeInt = 0
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `FederatedAveraging` that it sets.
@@ -71,28 +71,34 @@ class ParamsAggregate(AggregatePart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Average(ParamsAggregate):
-    """An exponential moving average of the released models."""
+    """An exponential moving average of the released models.
+
+    Attributes:
+        ema_decay: Weight of the past in the average.
+        ema_warmup: Whether the decay of round t is at most (1+t)/(10+t).
+    """
 
     kind: ClassVar[str] = "ema"
 
-    ema_decay: float = option(0.9, "Weight of the past in the average.", Range.FRACTION)
-    ema_warmup: bool = option(False, "Whether the decay of round t is at most (1+t)/(10+t).")
+    ema_decay: Fraction = 0.9
+    ema_warmup: bool = False
 
     def make(self) -> Transform:
         """Return the aggregate."""
         return aggregates.ema(self.ema_decay, warmup=self.ema_warmup)
 
 
-_K = "How many of the last released models."
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniform(ParamsAggregate):
-    """The uniform average of the last released models (UPA)."""
+    """The uniform average of the last released models (UPA).
+
+    Attributes:
+        k: How many of the last released models.
+    """
 
     kind: ClassVar[str] = "upa"
 
-    k: int = option(5, _K, Range.AT_LEAST_ONE)
+    k: PositiveInt = 5
 
     def make(self) -> Transform:
         """Return the aggregate."""
@@ -101,11 +107,15 @@ class Uniform(ParamsAggregate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOutputs(AggregatePart):
-    """The mean of the last models' probabilities (OPA); the released model is the last."""
+    """The mean of the last models' probabilities (OPA); the released model is the last.
+
+    Attributes:
+        k: How many of the last released models.
+    """
 
     kind: ClassVar[str] = "opa"
 
-    k: int = option(5, _K, Range.AT_LEAST_ONE)
+    k: PositiveInt = 5
 
     def make(self) -> Transform:
         """Return the aggregate, which keeps the models."""

@@ -23,7 +23,7 @@ from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, 
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
-from fedpriv.experiments.options import option, place
+from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.preconditioning import (
     ExamplePreconditioner,
     NotPreconditioned,
@@ -39,11 +39,11 @@ from fedpriv.mechanisms import Bound, Rounded, SideInformation
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Preconditioner
+from fedpriv.parts import NonNegativeInt, PositiveFloat, PositiveInt
 from fedpriv.privacy.accounting import check_relation
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.sampling import FixedSizeSampler, Sampler
-from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task
@@ -66,15 +66,17 @@ _SHARE = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Experiment):
-    """Base of averaging over users and over examples: one noisy sum a round, in one fixed plan."""
+    """Base of averaging over users and over examples: one noisy sum a round, in one fixed plan.
+
+    Attributes:
+        noise: What is added to the sum; tree, banded and blt are correlated over rounds.
+        aggregate: What is made of the released models.
+    """
 
     sampling: Any
     bound: BoundPart
-    noise: Noise = place(
-        GaussianNoise(),
-        "What is added to the sum; tree, banded and blt are correlated over rounds.",
-    )
-    aggregate: Aggregate = place(Last(), "What is made of the released models.")
+    noise: Noise = GaussianNoise()
+    aggregate: Aggregate = Last()
 
     def __post_init__(self) -> None:
         """Check every option, and that there is no noise without a bound."""
@@ -162,24 +164,27 @@ class Averaging(Experiment):
 @register
 @dataclass(frozen=True, kw_only=True)
 class FederatedExperiment(Averaging):
-    """Federated averaging of users: local SGD, bounded updates, noise on their sum."""
+    """Federated averaging of users: local SGD, bounded updates, noise on their sum.
+
+    Attributes:
+        rounds: How many rounds are planned and paid for.
+        sampling: How cohorts are drawn.
+        bound: How each update is bounded.
+        local: Local training of a user.
+        precondition: Where A of side information acts: in local steps, on the update, or both.
+        release_preconditioner: A preconditioner made of past releases.
+        server: What the server makes of the released mean: momentum is FedAvgM; adam, yogi and
+            adagrad are FedAdam, FedYogi and FedAdagrad.
+    """
 
     task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-    rounds: int = option(100, "How many rounds are planned and paid for.", Range.AT_LEAST_ONE)
-    sampling: Cohorts = place(PoissonCohorts(), "How cohorts are drawn.")
-    bound: UserBound = place(AdaptableClip(), "How each update is bounded.")
-    local: LocalSgd = place(LocalSgd(), "Local training of a user.")
-    precondition: Precondition = place(
-        Nowhere(), "Where A of side information acts: in local steps, on the update, or both."
-    )
-    release_preconditioner: ReleasePreconditioner = place(
-        NotPreconditioned(), "A preconditioner made of past releases."
-    )
-    server: ServerOptimizer = place(
-        ServerSgd(),
-        "What the server makes of the released mean: momentum is FedAvgM; adam, yogi and adagrad "
-        "are FedAdam, FedYogi and FedAdagrad.",
-    )
+    rounds: PositiveInt = 100
+    sampling: Cohorts = PoissonCohorts()
+    bound: UserBound = AdaptableClip()
+    local: LocalSgd = LocalSgd()
+    precondition: Precondition = Nowhere()
+    release_preconditioner: ReleasePreconditioner = NotPreconditioned()
+    server: ServerOptimizer = ServerSgd()
 
     @property
     def most_examples(self) -> int:
@@ -384,38 +389,40 @@ class CentralExperiment(Averaging):
     ideal               preconditioner ideal: not private, whatever the noise
     SGD, Adam, AdaS     noise none, bound none, with the preconditioner or optimizer of that name
     ==================  ========================================================================
+
+    Attributes:
+        batch_size: Expected examples a step; each has its own independent draw.
+        epochs: Passes over the training set, in expectation; sets the steps.
+        steps: Steps; none takes them from epochs.
+        micro_batch: Examples whose mean is bounded as one; above 1 sensitivity doubles.
+        sampling: How batches are drawn.
+        bound: How each gradient is bounded.
+        optimizer: What is made of the released mean gradient.
+        schedule: Of the learning rate: a tenth from half and a hundredth from three quarters of the
+            steps, one triangle, or α/√t.
+        preconditioner: What public data or past releases add.
+        warm_start_epochs: Epochs on the public set before, without noise.
+        warm_start_rate: Their learning rate.
     """
 
     unit: ClassVar[Unit] = "example"
 
-    batch_size: float = option(
-        64.0, "Expected examples a step; each has its own independent draw.", Range.ABOVE_ZERO
-    )
-    epochs: float | None = option(
-        None, "Passes over the training set, in expectation; sets the steps.", Range.ABOVE_ZERO
-    )
-    steps: int | None = option(None, "Steps; none takes them from epochs.", Range.AT_LEAST_ONE)
-    micro_batch: int = option(
-        1, "Examples whose mean is bounded as one; above 1 sensitivity doubles.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
-    sampling: Batches = place(PoissonBatches(), "How batches are drawn.")
-    bound: ExampleBound = place(Clipped(), "How each gradient is bounded.")
-    optimizer: GradientOptimizer = place(Sgd(), "What is made of the released mean gradient.")
-    schedule: Literal["constant", "step", "cyclic", "inverse-root"] = option(
-        "constant",
-        "Of the learning rate: a tenth from half and a hundredth from three quarters of the steps, "
-        "one triangle, or α/√t.",
-    )
-    preconditioner: ExamplePreconditioner = place(
-        NotPreconditioned(), "What public data or past releases add."
-    )
-    warm_start_epochs: int = option(
-        0, "Epochs on the public set before, without noise.", Range.AT_LEAST_ZERO
-    )
-    warm_start_rate: float = option(
-        0.1, "Their learning rate.", Range.ABOVE_ZERO, only=("warm_start_epochs", Range.ABOVE_ZERO)
-    )
+    batch_size: PositiveFloat = 64.0
+    epochs: PositiveFloat | None = None
+    steps: PositiveInt | None = None
+    micro_batch: PositiveInt = 1
+    sampling: Batches = PoissonBatches()
+    bound: ExampleBound = Clipped()
+    optimizer: GradientOptimizer = Sgd()
+    schedule: Literal["constant", "step", "cyclic", "inverse-root"] = "constant"
+    preconditioner: ExamplePreconditioner = NotPreconditioned()
+    warm_start_epochs: NonNegativeInt = 0
+    warm_start_rate: PositiveFloat = 0.1
+
+    def __post_init__(self) -> None:
+        """Check every option, and that each has an effect."""
+        super().__post_init__()
+        check_effect(self, "warm_start_rate", "warm_start_epochs")
 
     def num_steps(self, num_examples: int) -> int:
         """Return how many steps are planned.
@@ -539,16 +546,15 @@ class ExampleSampling(CentralExperiment):
 
     The task is one of users. A user has so many slots in the training set, filled or empty, and
     `batch_size` counts slots.
+
+    Attributes:
+        batch_size: Expected slots a step; none for a twentieth of all.
+        examples_per_user: Slots of each user in the training set; more examples are left out.
     """
 
     task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-    batch_size: float | None = option(  # pyright: ignore[reportIncompatibleVariableOverride]
-        None, "Expected slots a step; none for a twentieth of all.", Range.ABOVE_ZERO
-    )
-    examples_per_user: int = option(
-        8, "Slots of each user in the training set; more examples are left out.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
+    batch_size: PositiveFloat | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
+    examples_per_user: PositiveInt = 8
 
     def settled(self, num_slots: int) -> ExampleSampling:
         """Return the experiment with its batch size, of so many slots."""

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
-from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.perturbation import OutputGaussian, Unperturbed
 from fedpriv.mechanisms.privatizer import Privatizer
+from fedpriv.parts import Fraction, NonNegativeFloat, Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.epsilon import default_delta, format_delta
-from fedpriv.ranges import Range
 from fedpriv.training.algorithm import TRAIN, Algorithm
 from fedpriv.training.local.schedule import Schedule
 from fedpriv.training.work import Trainers, as_works
@@ -39,20 +38,28 @@ class StepSchedulePart(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant(StepSchedulePart):
-    """η_t = η, at most 2/β; of a strongly convex loss at most 1/β."""
+    """η_t = η, at most 2/β; of a strongly convex loss at most 1/β.
+
+    Attributes:
+        step_rate: η.
+    """
 
     kind: ClassVar[str] = "constant"
 
-    step_rate: float = option(0.1, "η.", Range.ABOVE_ZERO)
+    step_rate: PositiveFloat = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decreasing(StepSchedulePart):
-    """η_t = 2 / (β (t + m^c))."""
+    """η_t = 2 / (β (t + m^c)).
+
+    Attributes:
+        step_exponent: c, in [0, 1).
+    """
 
     kind: ClassVar[str] = "decreasing"
 
-    step_exponent: float = option(0.5, "c, in [0, 1).", Range.FRACTION)
+    step_exponent: Fraction = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +81,15 @@ StepSizes = Constant | Decreasing | SquareRoot | StronglyConvex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SphereNoise(Part):
-    """Noise of uniform direction and Gamma length: pure ε, δ = 0."""
+    """Noise of uniform direction and Gamma length: pure ε, δ = 0.
+
+    Attributes:
+        target_epsilon: ε of the release.
+    """
 
     kind: ClassVar[str] = "sphere"
 
-    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+    target_epsilon: PositiveFloat | None = None
 
     def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
         """Return the noise whose ε under the experiment's neighbouring relation is the target.
@@ -100,14 +111,17 @@ class SphereNoise(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianOutput(Part):
-    """Gaussian noise, of the least standard deviation that keeps ε at δ."""
+    """Gaussian noise, of the least standard deviation that keeps ε at δ.
+
+    Attributes:
+        noise_multiplier: Stddev over sensitivity; none to calibrate.
+        target_epsilon: ε of the release.
+    """
 
     kind: ClassVar[str] = "gaussian"
 
-    noise_multiplier: float | None = option(
-        None, "Stddev over sensitivity; none to calibrate.", Range.ABOVE_ZERO
-    )
-    target_epsilon: float | None = option(None, "ε of the release.", Range.ABOVE_ZERO)
+    noise_multiplier: PositiveFloat | None = None
+    target_epsilon: PositiveFloat | None = None
 
     def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
         """Return the noise, calibrated where there is a target.
@@ -142,17 +156,23 @@ OutputNoise = SphereNoise | GaussianOutput | NoOutputNoise
 
 @dataclass(frozen=True, kw_only=True)
 class _BoltOn(Experiment):
-    """Base of bolt-on over users and over examples: one charge for one perturbed result."""
+    """Base of bolt-on over users and over examples: one charge for one perturbed result.
+
+    Attributes:
+        passes: k, passes over all of them.
+        regulariser: λ of λ/2 ‖w‖².
+        radius: R of the ball that params are projected onto; none for no ball.
+        step_schedule: Step sizes of permutation SGD.
+        output_noise: What is added to the result.
+    """
 
     method: ClassVar[str] = "bolt-on"
 
-    passes: int = option(1, "k, passes over all of them.", Range.AT_LEAST_ONE)
-    regulariser: float = option(0.0, "λ of λ/2 ‖w‖².", Range.AT_LEAST_ZERO)
-    radius: float | None = option(
-        None, "R of the ball that params are projected onto; none for no ball.", Range.ABOVE_ZERO
-    )
-    step_schedule: StepSizes = place(Constant(), "Step sizes of permutation SGD.")
-    output_noise: OutputNoise = place(SphereNoise(), "What is added to the result.")
+    passes: PositiveInt = 1
+    regulariser: NonNegativeFloat = 0.0
+    radius: PositiveFloat | None = None
+    step_schedule: StepSizes = Constant()
+    output_noise: OutputNoise = SphereNoise()
 
     @abstractmethod
     def make_algorithm(self, task: Any, trainer: Any) -> tuple[Algorithm, float]:
@@ -196,21 +216,22 @@ class _BoltOn(Experiment):
 @register
 @dataclass(frozen=True, kw_only=True)
 class FederatedBoltOn(_BoltOn):
-    """Bolt-on over users: a batch of users at a time, in random order, without noise."""
+    """Bolt-on over users: a batch of users at a time, in random order, without noise.
+
+    Attributes:
+        users_per_update: b; users who do not fill a last update sit out.
+        local_steps: K full gradient steps of a user; above 1 with a constant rate.
+        server_rate: s in (0, 1], of a batch's mean update.
+        longest_start: The longest start that Δ has room for rounding of, in l2; 0 of one at zero.
+        max_examples_per_user: Cap of a user's work.
+    """
 
     task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-    users_per_update: int = option(
-        50, "b; users who do not fill a last update sit out.", Range.AT_LEAST_ONE
-    )
-    local_steps: int = option(
-        1, "K full gradient steps of a user; above 1 with a constant rate.", Range.AT_LEAST_ONE
-    )
-    server_rate: float = option(1.0, "s in (0, 1], of a batch's mean update.", Range.ABOVE_ZERO)
-    longest_start: float = option(
-        100.0, "The longest start that Δ has room for rounding of, in l2; 0 of one at zero.",
-        Range.AT_LEAST_ZERO,
-    )  # fmt: skip
-    max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
+    users_per_update: PositiveInt = 50
+    local_steps: PositiveInt = 1
+    server_rate: PositiveFloat = 1.0
+    longest_start: NonNegativeFloat = 100.0
+    max_examples_per_user: PositiveInt = 256
 
     @property
     def most_examples(self) -> int:
@@ -258,12 +279,17 @@ class FederatedBoltOn(_BoltOn):
 @register
 @dataclass(frozen=True, kw_only=True)
 class CentralBoltOn(_BoltOn):
-    """Bolt-on: permutation SGD on a convex loss without noise, perturbed once."""
+    """Bolt-on: permutation SGD on a convex loss without noise, perturbed once.
+
+    Attributes:
+        batch_size: b; what does not fill a last batch sits out.
+        average: Release the mean of all iterates, and not the last.
+    """
 
     unit: ClassVar[Unit] = "example"
 
-    batch_size: int = option(50, "b; what does not fill a last batch sits out.", Range.AT_LEAST_ONE)
-    average: bool = option(False, "Release the mean of all iterates, and not the last.")
+    batch_size: PositiveInt = 50
+    average: bool = False
 
     def neighbours(self) -> Relation:
         """Return the neighbouring relation: replace-one, of which the sensitivity is proved."""

@@ -9,9 +9,8 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedpriv.experiments.options import Part, option, place
 from fedpriv.mechanisms import AdaptiveClip, Bound, Clip, Normalise, Unbounded
-from fedpriv.ranges import Range
+from fedpriv.parts import Between, NonNegativeFloat, Part, PositiveFloat
 
 
 class BoundPart(Part):
@@ -26,11 +25,15 @@ class BoundPart(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipped(BoundPart):
-    """Updates longer than C are scaled to C."""
+    """Updates longer than C are scaled to C.
+
+    Attributes:
+        l2_clip_norm: C, the longest a bounded update may be.
+    """
 
     kind: ClassVar[str] = "clip"
 
-    l2_clip_norm: float = option(1.0, "C, the longest a bounded update may be.", Range.ABOVE_ZERO)
+    l2_clip_norm: PositiveFloat = 1.0
 
     def make(self) -> Bound:
         """Return the bound."""
@@ -39,12 +42,17 @@ class Clipped(BoundPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalised(BoundPart):
-    """Updates are scaled to C Δ/(r + ‖Δ‖)."""
+    """Updates are scaled to C Δ/(r + ‖Δ‖).
+
+    Attributes:
+        l2_clip_norm: C, the length of a bounded update.
+        normalise_regulariser: r of C Δ/(r + ‖Δ‖).
+    """
 
     kind: ClassVar[str] = "normalise"
 
-    l2_clip_norm: float = option(1.0, "C, the length of a bounded update.", Range.ABOVE_ZERO)
-    normalise_regulariser: float = option(0.0, "r of C Δ/(r + ‖Δ‖).", Range.AT_LEAST_ZERO)
+    l2_clip_norm: PositiveFloat = 1.0
+    normalise_regulariser: NonNegativeFloat = 0.0
 
     def make(self) -> Bound:
         """Return the bound."""
@@ -71,25 +79,24 @@ class Fixed(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adaptive(Part):
-    """The clip norm follows a quantile of users' norms, by a noisy count under the same charge."""
+    """The clip norm follows a quantile of users' norms, by a noisy count under the same charge.
+
+    Attributes:
+        clip_least: The clip norm never falls below; none for a thousandth of the first.
+        clip_most: It never rises above; none for a thousand times the first.
+        clip_quantile: Share of users whose updates are to be shorter.
+        clip_rate: Of its geometric steps.
+        clip_count_weight: What the count takes of a user's vector; the update has √(1 - its
+            square).
+    """
 
     kind: ClassVar[str] = "adaptive"
 
-    clip_least: float | None = option(
-        None, "The clip norm never falls below; none for a thousandth of the first.",
-        Range.ABOVE_ZERO,
-    )  # fmt: skip
-    clip_most: float | None = option(
-        None, "It never rises above; none for a thousand times the first.", Range.ABOVE_ZERO
-    )
-    clip_quantile: float = option(
-        0.5, "Share of users whose updates are to be shorter.", Range.BETWEEN
-    )
-    clip_rate: float = option(0.2, "Of its geometric steps.", Range.ABOVE_ZERO)
-    clip_count_weight: float = option(
-        0.2, "What the count takes of a user's vector; the update has √(1 - its square).",
-        Range.BETWEEN,
-    )  # fmt: skip
+    clip_least: PositiveFloat | None = None
+    clip_most: PositiveFloat | None = None
+    clip_quantile: Between = 0.5
+    clip_rate: PositiveFloat = 0.2
+    clip_count_weight: Between = 0.2
 
     def make(self, first: float) -> AdaptiveClip:
         """Return the bound whose clip norm begins with `first`."""
@@ -105,11 +112,13 @@ class Adaptive(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptableClip(Clipped):
-    """Updates longer than C are scaled to C, which may follow their norms."""
+    """Updates longer than C are scaled to C, which may follow their norms.
 
-    clip_norm: Fixed | Adaptive = place(
-        Fixed(), "Whether the clip norm stays or follows a quantile of the users' norms."
-    )
+    Attributes:
+        clip_norm: Whether the clip norm stays or follows a quantile of the users' norms.
+    """
+
+    clip_norm: Fixed | Adaptive = Fixed()
 
     def make(self) -> Bound:
         """Return the bound of the update, or the one that adapts."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
@@ -37,13 +37,10 @@ from fedpriv.experiments.options import (
     OptionIndex,
     build_fields,
     check_choice,
-    check_effects,
     check_fields,
     entries,
     kebab,
     normalize,
-    option,
-    place,
     values_of,
 )
 from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom, name_start_file
@@ -51,8 +48,8 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.preconditioners import Statistics
+from fedpriv.parts import Between, PositiveInt
 from fedpriv.privacy.plan import AnyPlan, plan_digest
-from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm
 from fedpriv.training.evaluate import check_measurable
@@ -65,6 +62,16 @@ TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experime
 
 #: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
 AUTOMATIC = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
+#: Options that came later, each with the value at which it does nothing.
+_NEUTRAL: Mapping[str, Option] = {
+    "local.local_steps": None,
+    "local.proximal_mu": 0.0,
+    "local.client_optimizer": "sgd",
+    "local.rate_schedule": "constant",
+    "local.warmup_rounds": 0,
+    "local.dropout_rate": 0.0,
+    "start.brought_weights": False,
+}
 #: What plans and optimisers call the options that set them, by unit.
 _FIELD_NAMES: Mapping[Unit, Mapping[str, str]] = {
     "user": {
@@ -98,11 +105,12 @@ class Experiment(ABC):
         description: One line for lists and reports.
         task: Makes the task from this experiment and a corpus, or None, or from this experiment
             alone. A frozen dataclass that can be called so declares options: its fields.
-        start: The params before the first round.
-        delta: δ; None for n^-1.1.
-        relation: Neighbouring relation; None for the one that the method or sampling is proved for.
-        seed: Of a simulation.
-        eval_every: Rounds between evaluations.
+        start: What training starts from: public costs no privacy and protects no public user;
+            `--start FILE` is file.
+        delta: δ; none for n^-1.1.
+        relation: How two neighbouring data sets differ; none for what the method is proved for.
+        seed: Of the simulation.
+        eval_every: Rounds between evaluations; the last is always evaluated.
         backends: The only ones that it runs on; None for all that carry its unit.
         statistics: User-defined moments and preconditioner, for preconditioner "public-own".
         refine: Makes the components that run of those that the options describe, for a user-defined
@@ -125,19 +133,11 @@ class Experiment(ABC):
     name: str
     description: str
     task: TaskFactory = field(repr=False)
-    start: StartFrom = place(
-        Fresh(),
-        "What training starts from: public costs no privacy and protects no public user; "
-        "`--start FILE` is file.",
-    )
-    delta: float | None = option(None, "δ; none for n^-1.1.", Range.BETWEEN)
-    relation: Literal["add-remove", "replace-one", "zero-out"] | None = option(
-        None, "How two neighbouring data sets differ; none for what the method is proved for."
-    )
-    seed: int = option(0, "Of the simulation.")
-    eval_every: int = option(
-        10, "Rounds between evaluations; the last is always evaluated.", Range.AT_LEAST_ONE
-    )
+    start: StartFrom = Fresh()
+    delta: Between | None = None
+    relation: Literal["add-remove", "replace-one", "zero-out"] | None = None
+    seed: int = 0
+    eval_every: PositiveInt = 10
     backends: tuple[str, ...] | None = None
     statistics: Statistics | None = field(default=None, repr=False)
     refine: Callable[[Components], Components] | None = field(default=None, repr=False)
@@ -147,8 +147,6 @@ class Experiment(ABC):
     def __post_init__(self) -> None:
         """Check and convert every option."""
         check_fields(self)
-        if is_dataclass(self.task):
-            check_effects(self.task)
         for path in self.automatic:
             if path not in AUTOMATIC:
                 raise ValueError(
@@ -210,10 +208,9 @@ class Experiment(ABC):
         """Return the options that tell it from another experiment: all but those that do nothing.
 
         What is found again by its options, such as a recorded row or the noise of a run, is found
-        by these: an option that is new, and neutral where it is not given, is not among them.
+        by these.
         """
-        neutral = {entry.path: entry.neutral for entry in self._names.entries}
-        return {n: v for n, v in self.options().items() if v not in neutral.get(n, ())}
+        return {n: v for n, v in self.options().items() if (n, v) not in _NEUTRAL.items()}
 
     def entries(self) -> tuple[Entry, ...]:
         """Return the declarations of its options: those that exist with the parts it has."""

@@ -8,8 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from fedpriv.experiments.options import Part, option, place
-from fedpriv.ranges import Range
+from fedpriv.parts import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Part,
+    PositiveFloat,
+    PositiveInt,
+)
 from fedpriv.training.local.schedule import Schedule
 
 
@@ -26,13 +32,15 @@ class PlainSteps(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientMomentum(Part):
-    """Steps along a decayed sum of the user's own gradients, from zero in every round."""
+    """Steps along a decayed sum of the user's own gradients, from zero in every round.
+
+    Attributes:
+        client_decay: Weight of a user's earlier gradients; 0 is sgd.
+    """
 
     kind: ClassVar[str] = "momentum"
 
-    client_decay: float = option(
-        0.9, "Weight of a user's earlier gradients; 0 is sgd.", Range.FRACTION
-    )
+    client_decay: Fraction = 0.9
 
     def make(self) -> Callable[..., Any] | None:
         """Return what makes the optimiser."""
@@ -47,13 +55,19 @@ class ClientMomentum(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientAdam(Part):
-    """Adam on the user's own gradients, its moments from zero in every round."""
+    """Adam on the user's own gradients, its moments from zero in every round.
+
+    Attributes:
+        client_beta1: β₁ of Adam in local steps.
+        client_beta2: β₂ of Adam in local steps.
+        client_adaptivity: Added to √v in local steps.
+    """
 
     kind: ClassVar[str] = "adam"
 
-    client_beta1: float = option(0.9, "β₁ of Adam in local steps.", Range.FRACTION)
-    client_beta2: float = option(0.999, "β₂ of Adam in local steps.", Range.FRACTION)
-    client_adaptivity: float = option(1e-8, "Added to √v in local steps.", Range.ABOVE_ZERO)
+    client_beta1: Fraction = 0.9
+    client_beta2: Fraction = 0.999
+    client_adaptivity: PositiveFloat = 1e-8
 
     def make(self) -> Callable[..., Any] | None:
         """Return what makes the optimiser."""
@@ -72,38 +86,36 @@ ClientOptimizers = PlainSteps | ClientMomentum | ClientAdam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd(Part):
-    """Local SGD on a user's examples."""
+    """Local SGD on a user's examples.
 
-    learning_rate: float = option(1.0, "Step size of local SGD.", Range.ABOVE_ZERO)
-    batch_size: int = option(100, "Examples a local step.", Range.AT_LEAST_ONE)
-    epochs: int = option(1, "Local passes.", Range.AT_LEAST_ONE)
-    max_examples_per_user: int = option(256, "Cap of a user's work.", Range.AT_LEAST_ONE)
-    local_steps: int | None = option(
-        None, "Steps of every user that has examples, in as many passes as it takes; none for "
-        "those of the epochs.", Range.AT_LEAST_ONE, neutral=True,
-    )  # fmt: skip
-    proximal_mu: float = option(
-        0.0, "μ of FedProx: local steps are of loss + μ/2 ‖w - round's params‖²; 0 is FedAvg.",
-        Range.AT_LEAST_ZERO, neutral=True,
-    )  # fmt: skip
-    client_optimizer: ClientOptimizers = place(
-        PlainSteps(), "What a user's local steps are taken by.", neutral=True
-    )
-    rate_schedule: Literal["constant", "cosine"] = option(
-        "constant", "Of the local learning rate over rounds.", neutral=True
-    )
-    warmup_rounds: int = option(
-        0, "Rounds in which the local learning rate rises to its value.", Range.AT_LEAST_ZERO,
-        neutral=True,
-    )  # fmt: skip
-    dropout_rate: float = option(
-        0.0, "Share of drawn users who simulate not answering: each contributes zero, and the "
-        "denominator stays. In simulation only.", Range.FRACTION, neutral=True,
-    )  # fmt: skip
+    Attributes:
+        learning_rate: Step size of local SGD.
+        batch_size: Examples a local step.
+        epochs: Local passes.
+        max_examples_per_user: Cap of a user's work.
+        local_steps: Steps of every user that has examples, in as many passes as it takes; none for
+            those of the epochs.
+        proximal_mu: μ of FedProx: local steps are of loss + μ/2 ‖w - round's params‖²; 0 is FedAvg.
+        client_optimizer: What a user's local steps are taken by.
+        rate_schedule: Of the local learning rate over rounds.
+        warmup_rounds: Rounds in which the local learning rate rises to its value.
+        dropout_rate: Share of drawn users who simulate not answering: each contributes zero, and
+            the denominator stays. In simulation only.
+    """
 
-    def __post_init__(self) -> None:
-        """Check every option, and that a user's work is said once."""
-        Part.__post_init__(self)
+    learning_rate: PositiveFloat = 1.0
+    batch_size: PositiveInt = 100
+    epochs: PositiveInt = 1
+    max_examples_per_user: PositiveInt = 256
+    local_steps: PositiveInt | None = None
+    proximal_mu: NonNegativeFloat = 0.0
+    client_optimizer: ClientOptimizers = PlainSteps()
+    rate_schedule: Literal["constant", "cosine"] = "constant"
+    warmup_rounds: NonNegativeInt = 0
+    dropout_rate: Fraction = 0.0
+
+    def check(self) -> None:
+        """Refuse a user's work that is said twice."""
         if self.local_steps is not None and self.epochs != 1:
             raise ValueError(
                 f"local-steps {self.local_steps} and epochs {self.epochs} both say how much a user "

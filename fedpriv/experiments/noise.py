@@ -9,11 +9,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fedpriv.experiments.options import Part, option
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
+from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.plan import Plan
-from fedpriv.ranges import Range
 
 if TYPE_CHECKING:
     from fedpriv.mechanisms.correlated.noise import Strategy
@@ -21,23 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise(Part):
-    """Gaussian noise on the sum of bounded updates."""
+    """Gaussian noise on the sum of bounded updates.
+
+    Attributes:
+        multiplier: Stddev of the noise over the sum's sensitivity; none to calibrate.
+        target_epsilon: Calibrates the noise, and ends a run before it would be exceeded.
+        exact_sum: Sum on a grid: the same bits for any order, backend and workers; none for true by
+            user, false by example.
+    """
 
     kind: ClassVar[str] = "gaussian"
 
-    multiplier: float | None = option(
-        None, "Stddev of the noise over the sum's sensitivity; none to calibrate.",
-        Range.AT_LEAST_ZERO,
-    )  # fmt: skip
-    target_epsilon: float | None = option(
-        None, "Calibrates the noise, and ends a run before it would be exceeded.",
-        Range.ABOVE_ZERO,
-    )  # fmt: skip
-    exact_sum: bool | None = option(
-        None,
-        "Sum on a grid: the same bits for any order, backend and workers; none for true by user, "
-        "false by example.",
-    )
+    multiplier: NonNegativeFloat | None = None
+    target_epsilon: PositiveFloat | None = None
+    exact_sum: bool | None = None
 
     def privatizer(
         self,
@@ -130,17 +126,19 @@ class CorrelatedNoise(GaussianNoise, ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeNoise(CorrelatedNoise):
-    """Noise on the nodes of binary trees over rounds."""
+    """Noise on the nodes of binary trees over rounds.
+
+    Attributes:
+        restart: Rounds of a tree; none for one tree of all.
+        estimate: How prefix sums are estimated: from all nodes that help, or the fewest.
+        completion: Complete a tree that ends, to leave one node's noise.
+    """
 
     kind: ClassVar[str] = "tree"
 
-    restart: int | None = option(
-        None, "Rounds of a tree; none for one tree of all.", Range.AT_LEAST_ONE
-    )
-    estimate: Literal["efficient", "vanilla"] = option(
-        "efficient", "How prefix sums are estimated: from all nodes that help, or the fewest."
-    )
-    completion: bool = option(False, "Complete a tree that ends, to leave one node's noise.")
+    restart: PositiveInt | None = None
+    estimate: Literal["efficient", "vanilla"] = "efficient"
+    completion: bool = False
 
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
         """Return the trees.
@@ -166,16 +164,17 @@ class TreeNoise(CorrelatedNoise):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandedNoise(CorrelatedNoise):
-    """Noise of a banded Toeplitz strategy."""
+    """Noise of a banded Toeplitz strategy.
+
+    Attributes:
+        bands: How many; none for as many as a user's rounds are apart.
+        coefficients: Of the bands: with the least error, or of a series.
+    """
 
     kind: ClassVar[str] = "banded"
 
-    bands: int | None = option(
-        None, "How many; none for as many as a user's rounds are apart.", Range.AT_LEAST_ONE
-    )
-    coefficients: Literal["optimised", "square-root"] = option(
-        "optimised", "Of the bands: with the least error, or of a series."
-    )
+    bands: PositiveInt | None = None
+    coefficients: Literal["optimised", "square-root"] = "optimised"
 
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
         """Return the bands."""
@@ -190,11 +189,15 @@ class BandedNoise(CorrelatedNoise):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferedNoise(CorrelatedNoise):
-    """Noise of a buffered linear Toeplitz strategy (BLT)."""
+    """Noise of a buffered linear Toeplitz strategy (BLT).
+
+    Attributes:
+        buffers: How many, each as large as the model; 0 to 6.
+    """
 
     kind: ClassVar[str] = "blt"
 
-    buffers: int = option(3, "How many, each as large as the model; 0 to 6.", Range.AT_LEAST_ZERO)
+    buffers: NonNegativeInt = 3
 
     def strategy(self, limit: Participation, momentum: float) -> Strategy:
         """Return the buffers."""

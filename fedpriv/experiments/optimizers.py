@@ -7,11 +7,10 @@ A new optimiser is a `Transform` of the released mean and a part that makes it, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedpriv import optimizers
-from fedpriv.experiments.options import Part, option
-from fedpriv.ranges import Range
+from fedpriv.parts import Fraction, Part, PositiveFloat, PositiveInt
 from fedpriv.transform import Transform
 
 
@@ -26,30 +25,17 @@ class OptimizerPart(Part):
         return 0.0
 
 
-def _rate() -> Any:
-    return option(0.1, "Step size on the released mean.", Range.ABOVE_ZERO)
-
-
-def _rate_of_coordinates() -> Any:
-    text = "Step size of every coordinate, however small its mean: try 0.01 to 0.2."
-    return option(0.1, text, Range.ABOVE_ZERO)
-
-
-def _past(symbol: str = "") -> Any:
-    return option(0.9, f"Weight of the past{symbol}.", Range.FRACTION)
-
-
-def _adaptivity() -> Any:
-    return option(1e-8, "Added to √v.", Range.ABOVE_ZERO)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sgd(OptimizerPart):
-    """Plain steps."""
+    """Plain steps.
+
+    Attributes:
+        learning_rate: Step size on the released mean.
+    """
 
     kind: ClassVar[str] = "sgd"
 
-    learning_rate: float = _rate()
+    learning_rate: PositiveFloat = 0.1
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -58,12 +44,17 @@ class Sgd(OptimizerPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Momentum(OptimizerPart):
-    """Steps along a decayed sum of the past."""
+    """Steps along a decayed sum of the past.
+
+    Attributes:
+        learning_rate: Step size on the released mean.
+        momentum: Weight of the past.
+    """
 
     kind: ClassVar[str] = "momentum"
 
-    learning_rate: float = _rate()
-    momentum: float = _past()
+    learning_rate: PositiveFloat = 0.1
+    momentum: Fraction = 0.9
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -77,14 +68,15 @@ class Momentum(OptimizerPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ftrl(Momentum):
-    """Steps from where training began (DP-FTRL), along the sum of all that was released."""
+    """Steps from where training began (DP-FTRL), along the sum of all that was released.
+
+    Attributes:
+        restart: Steps after which it restarts from where it is; none for never.
+    """
 
     kind: ClassVar[str] = "ftrl"
 
-    restart: int | None = option(
-        None, "Steps after which it restarts from where it is; none for never.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
+    restart: PositiveInt | None = None
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -93,12 +85,17 @@ class Ftrl(Momentum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmaMomentum(OptimizerPart):
-    """Steps along an average of the past."""
+    """Steps along an average of the past.
+
+    Attributes:
+        learning_rate: Step size on the released mean.
+        momentum: Weight of the past.
+    """
 
     kind: ClassVar[str] = "ema-momentum"
 
-    learning_rate: float = _rate()
-    momentum: float = _past()
+    learning_rate: PositiveFloat = 0.1
+    momentum: Fraction = 0.9
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -107,13 +104,19 @@ class EmaMomentum(OptimizerPart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adam(OptimizerPart):
-    """Steps along an average of the past, divided by √v, both corrected for their start."""
+    """Steps along an average of the past, divided by √v, both corrected for their start.
+
+    Attributes:
+        learning_rate: Step size of every coordinate, however small its mean: try 0.01 to 0.2.
+        momentum: Weight of the past, β₁.
+        adaptivity: Added to √v.
+    """
 
     kind: ClassVar[str] = "adam"
 
-    learning_rate: float = _rate_of_coordinates()
-    momentum: float = _past(", β₁")
-    adaptivity: float = _adaptivity()
+    learning_rate: PositiveFloat = 0.1
+    momentum: Fraction = 0.9
+    adaptivity: PositiveFloat = 1e-8
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -133,12 +136,17 @@ class Yogi(Adam):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adagrad(OptimizerPart):
-    """Steps divided by √v, v a sum of squares."""
+    """Steps divided by √v, v a sum of squares.
+
+    Attributes:
+        learning_rate: Step size of every coordinate, however small its mean: try 0.01 to 0.2.
+        adaptivity: Added to √v.
+    """
 
     kind: ClassVar[str] = "adagrad"
 
-    learning_rate: float = _rate_of_coordinates()
-    adaptivity: float = _adaptivity()
+    learning_rate: PositiveFloat = 0.1
+    adaptivity: PositiveFloat = 1e-8
 
     def make(self) -> Transform:
         """Return the optimiser."""
@@ -156,61 +164,53 @@ class Rmsprop(Adagrad):
         return optimizers.rmsprop(self.learning_rate, self.adaptivity)
 
 
-def _server_rate() -> Any:
-    return option(1.0, "Step size on the released mean.", Range.ABOVE_ZERO)
-
-
-def _server_adaptivity() -> Any:
-    return option(1e-3, "Added to √v.", Range.ABOVE_ZERO)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSgd(Sgd):
     """Plain steps, with a server's defaults."""
 
-    learning_rate: float = _server_rate()
+    learning_rate: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMomentum(Momentum):
     """Steps along a decayed sum of the past, with a server's defaults."""
 
-    learning_rate: float = _server_rate()
+    learning_rate: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerEmaMomentum(EmaMomentum):
     """Steps along an average of the past, with a server's defaults."""
 
-    learning_rate: float = _server_rate()
+    learning_rate: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAdam(Adam):
     """Adam, with a server's defaults."""
 
-    adaptivity: float = _server_adaptivity()
+    adaptivity: PositiveFloat = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerFtrl(Ftrl):
     """Steps from where training began (DP-FTRL), with a server's defaults."""
 
-    learning_rate: float = _server_rate()
+    learning_rate: PositiveFloat = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerYogi(Yogi):
     """Yogi, with a server's defaults."""
 
-    adaptivity: float = _server_adaptivity()
+    adaptivity: PositiveFloat = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerAdagrad(Adagrad):
     """Adagrad, with a server's defaults."""
 
-    adaptivity: float = _server_adaptivity()
+    adaptivity: PositiveFloat = 1e-3
 
 
 ServerOptimizer = (

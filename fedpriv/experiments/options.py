@@ -1,33 +1,28 @@
 """Options of experiments: typed fields of nested frozen dataclasses, by dotted names.
 
-A part is a frozen dataclass that derives from `Part`; its fields are options, each with a default,
-a type, a range and a line of help. A field that is typed as a part, or as a union of parts, is a
-place for one of them, distinguished by their `kind`. The name of an option is its path, such as
-`noise.target_epsilon`; the kind of a part is set by the path of its place, such as `noise`. Any
-ending of a path that is unambiguous will do, and `-`, `_` and `.` are alike: `target-epsilon`.
-
->>> coerce("l2_clip_norm", 2, float)
-2.0
->>> coerce("bound", "clipping", typing.Literal["clip", "none"])
-Traceback (most recent call last):
-    ...
-ValueError: bound 'clipping' is not known; use one of clip, none
+A part (`fedpriv.parts`) is a frozen dataclass whose fields are options, each with a type that says
+its range, a default, and a line of help in the class's docstring, under "Attributes:". A field that
+is typed as a part, or as a union of parts, is a place for one of them, distinguished by their
+`kind`. The name of an option is its path, such as `noise.target_epsilon`; the kind of a part is set
+by the path of its place, such as `noise`. Any ending of a path that is unambiguous will do, and
+`-`, `_` and `.` are alike: `target-epsilon`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import re
-import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
-from fedpriv.ranges import Range, finite_float
+from fedpriv.parts import Part, check_of, convert_fields, members_of
+from fedpriv.ranges import Range
 
 Option = str | int | float | bool | None
 
@@ -105,76 +100,6 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     return value
 
 
-def coerce(name: str, value: Any, hint: Any) -> Option:
-    """Return the value in the option's type, or raise `ValueError` saying what it takes."""
-    allowed = _members(hint)
-    # "none" is how the command line and TOML, which have no null, say that a number is absent.
-    absent = value is None or (value == "none" and str not in allowed)
-    if absent and type(None) in allowed:
-        return None
-    kind = next(a for a in allowed if a is not type(None))
-    if kind is bool:
-        value = (
-            {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
-        )
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} {value!r} must be true or false")
-        return value
-    if typing.get_origin(kind) is typing.Literal:
-        return check_choice(name, value, typing.get_args(kind))
-    if kind is str:
-        if not isinstance(value, str):
-            raise ValueError(f"{name} {value!r} is not a word")
-        return value
-    remedy = "give one, or none to leave it out" if type(None) in allowed else "give one"
-    try:
-        number = finite_float(name, value)
-    except ValueError:
-        raise ValueError(f"{name} {value!r} is not a finite number; {remedy}") from None
-    if kind is not int:
-        return number
-    exact: Any = value  # a float would round what is beyond 2^53
-    if int(exact) != exact:
-        raise ValueError(f"{name} {value!r} is not a whole number; {remedy}")
-    return int(exact)
-
-
-def option(
-    default: Option,
-    help: str,
-    allowed: Range | None = None,
-    *,
-    neutral: bool = False,
-    only: tuple[str, Range | tuple[Option, ...]] | None = None,
-) -> Any:
-    """Return the field of a part that is an option.
-
-    Args:
-        default: Its value where none is given.
-        help: One line, shown wherever options are listed.
-        allowed: What numbers it may be; None for any.
-        neutral: Whether the default is the value at which the option does nothing at all. It is
-            then not in `Experiment.identity`, so that a new option leaves what was run before as
-            it was. Such a default must never change.
-        only: Another field, and its values with which alone the option has an effect; with others
-            it is refused at a value that is not its default. None for all.
-    """
-    return field(
-        default=default, metadata={"help": help, "range": allowed, "neutral": neutral, "only": only}
-    )
-
-
-def place(default: Any, help: str, *, neutral: bool = False) -> Any:
-    """Return the field of a dataclass that holds a part.
-
-    Args:
-        default: The part where none is given.
-        help: One line, shown wherever options are listed.
-        neutral: As of `option`; the part must then have no options.
-    """
-    return field(default=default, metadata={"help": help, "neutral": neutral})
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """An option of a configuration's type, or the choice of a part.
@@ -184,20 +109,16 @@ class Entry:
         hint: Type of its values; of a choice of a part, the `Literal` of the kinds of parts.
         default: Its value where none is given.
         help: One line.
-        allowed: What numbers it may be; None for any.
         within: Paths of the places around it, each with the kind with which alone it exists.
         is_choice: Whether it is the choice of a part.
-        neutral: The value at which it does nothing, in a tuple of one; empty where there is none.
     """
 
     path: str
     hint: Any
     default: Option
     help: str
-    allowed: Range | None = None
     within: tuple[tuple[str, str], ...] = ()
     is_choice: bool = False
-    neutral: tuple[Option, ...] = ()
 
     def exists(self, kinds: Mapping[str, Option]) -> bool:
         """Return whether it exists where parts are of these kinds, by the paths of places."""
@@ -206,6 +127,9 @@ class Entry:
     def coerce(self, name: str, value: Any) -> Option:
         """Return a value of the option in its type.
 
+        The words that stand for other values on a command line and in TOML, which have no null,
+        are those: "none" says that there is no value, "true" and "false" are truth values.
+
         Args:
             name: As a person types the option.
             value: To be checked.
@@ -213,26 +137,37 @@ class Entry:
         Raises:
             ValueError: If it has another type or is out of range.
         """
-        found = coerce(name, value, self.hint)
-        if self.allowed is not None and isinstance(found, (int, float)):
-            self.allowed.check(name, found)
-        return found
+        if isinstance(value, str) and self.type is not str:
+            value = {"none": None, "true": True, "false": False}.get(value, value)
+        if isinstance(value, float) and value.is_integer() and self.type is int:
+            value = int(value)
+        if value is None and not self.takes_none:
+            raise ValueError(f"{name} 'none' is no value of it; it takes {self.takes}")
+        check = check_of(self.hint)
+        assert check is not None
+        return check(name, value)
+
+    @property
+    def range(self) -> Range | None:
+        """What numbers it may be; None for any."""
+        ranges = (one for one in typing.get_args(self._hint) if isinstance(one, Range))
+        return next(ranges, None)
 
     @property
     def type(self) -> type[str] | type[int] | type[float] | type[bool]:
         """Type of a value, other than none; a choice among words is a word."""
-        return str if self.choices else self._kind
+        return str if self.choices else _unannotated(self._hint)
 
     @property
     def choices(self) -> tuple[str, ...]:
         """Words among which it is a choice; empty for other options."""
-        literal = typing.get_origin(self._kind) is typing.Literal
-        return typing.get_args(self._kind) if literal else ()
+        literal = typing.get_origin(self._hint) is typing.Literal
+        return typing.get_args(self._hint) if literal else ()
 
     @property
     def takes_none(self) -> bool:
         """Whether "none" is a value besides those of its type."""
-        return type(None) in _members(self.hint)
+        return type(None) in members_of(self.hint)
 
     @property
     def takes(self) -> str:
@@ -241,29 +176,14 @@ class Entry:
             return ", ".join(self.choices)
         names = {bool: "true or false", str: "a word", int: "a whole number", float: "a number"}
         words = names[self.type]
-        if self.allowed is not None:
-            words += f", {self.allowed.value.removeprefix('must be ')}"
+        if self.range is not None:
+            words += f", {self.range.value.removeprefix('must be ')}"
         return f"{words}, or none" if self.takes_none else words
 
     @property
-    def _kind(self) -> Any:
-        [kind] = (kind for kind in _members(self.hint) if kind is not type(None))
-        return kind
-
-
-class Part:
-    """Base of parts: checks its options as it is made.
-
-    Raises:
-        ValueError: For a value of another type than its option's, or out of its range.
-    """
-
-    __slots__ = ()
-    kind: ClassVar[str] = ""
-
-    def __post_init__(self) -> None:
-        """Check and convert every option."""
-        check_fields(self)
+    def _hint(self) -> Any:
+        [hint] = (one for one in members_of(self.hint) if one is not type(None))
+        return hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,33 +195,25 @@ class _Field:
         default: Its value where none is given; of a place, a part.
         entry: The option, or the choice of a part; None for a place that takes one part only.
         parts: The parts that the place takes, by kind; empty for an option.
-        only: As of `option`.
     """
 
     name: str
     default: Any
     entry: Entry | None
     parts: Mapping[str, type[Part]]
-    only: tuple[str, Range | tuple[Option, ...]] | None = None
 
 
 @cache
 def _fields(owner: type) -> tuple[_Field, ...]:
     """Return the fields of a dataclass that are options or places.
 
-    Options are fields with a default and a type an option can have; `option` adds a line of help
-    and a range.
+    Options are fields with a default and a type an option can have.
     """
-    hints = typing.get_type_hints(owner)
+    hints, helps = typing.get_type_hints(owner, include_extras=True), field_docs(owner)
     found: list[_Field] = []
     for item in dataclasses.fields(owner):
         hint, parts = hints[item.name], _parts(hints[item.name])
-        if not parts and (item.default is dataclasses.MISSING or not _is_option_type(hint)):
-            if "range" in item.metadata:
-                raise TypeError(
-                    f"{owner.__name__}.{item.name}: {hint} cannot be an option; use int, float, "
-                    "bool, str or a Literal of words, or one of them | None"
-                )
+        if item.default is dataclasses.MISSING or not (parts or _is_option_type(hint)):
             continue
         entry = None
         if len(parts) != 1:
@@ -309,44 +221,54 @@ def _fields(owner: type) -> tuple[_Field, ...]:
             entry = Entry(
                 path=item.name,
                 hint=typing.Literal[tuple(parts)] if parts else hint,  # pyright: ignore
-                default=None if parts else item.default,  # type: ignore[arg-type]
-                help=item.metadata.get("help", ""),
-                allowed=item.metadata.get("range"),
+                default=None if parts else default,
+                help=helps.get(item.name, ""),
                 is_choice=bool(parts),
-                neutral=(default.kind if parts else default,)
-                if item.metadata.get("neutral")
-                else (),
             )
-        found.append(_Field(item.name, item.default, entry, parts, item.metadata.get("only")))
+        found.append(_Field(item.name, item.default, entry, parts))
     return tuple(found)
 
 
+@cache
+def field_docs(owner: type) -> Mapping[str, str]:
+    """Return what the docstrings of a class and its bases say of fields, under "Attributes:"."""
+    found: dict[str, str] = {}
+    for one in reversed(owner.__mro__):
+        text = inspect.cleandoc(vars(one).get("__doc__") or "")
+        _, _, section = text.partition("\nAttributes:\n")
+        lines = re.split(r"\n(?=\S)", section, maxsplit=1)[0]
+        for name, said in re.findall(r"^    (\w+): (.*(?:\n     .*)*)", lines, re.MULTILINE):
+            found[name] = " ".join(said.split())
+    return found
+
+
+def kind_of(part: type[Part] | Part) -> str:
+    """Return the word that distinguishes parts of one place: `kind`, or the name of the class."""
+    made = part if isinstance(part, type) else type(part)
+    return getattr(made, "kind", made.__name__)
+
+
 def _parts(hint: Any) -> dict[str, type[Part]]:
-    members = _members(hint)
+    members = members_of(hint)
     if not all(isinstance(member, type) and issubclass(member, Part) for member in members):
         return {}
     found: dict[str, type[Part]] = {}
     for member in members:
-        if not isinstance(member.kind, str) or (not member.kind and len(members) > 1):
+        if (other := found.setdefault(kind_of(member), member)) is not member:
             raise TypeError(
-                f'{member.__name__} has no kind; give it one: `kind: ClassVar[str] = "its-name"`'
-            )
-        if (other := found.setdefault(member.kind, member)) is not member:
-            raise TypeError(
-                f"{other.__name__} and {member.__name__} both have kind {member.kind!r}, by which "
-                "parts of one place are distinguished; give yours another"
+                f"{other.__name__} and {member.__name__} both have kind {kind_of(member)!r}, by "
+                "which parts of one place are distinguished; give yours another"
             )
     return found
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    """Return the types of a union; of another type, that type."""
-    united = typing.get_origin(hint) in (types.UnionType, typing.Union)
-    return typing.get_args(hint) if united else (hint,)
+def _unannotated(hint: Any) -> Any:
+    """Return a type without its range."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is typing.Annotated else hint
 
 
 def _is_option_type(hint: Any) -> bool:
-    values = [kind for kind in _members(hint) if kind is not type(None)]
+    values = [_unannotated(one) for one in members_of(hint) if one is not type(None)]
     if len(values) != 1:
         return False
     [kind] = values
@@ -356,7 +278,7 @@ def _is_option_type(hint: Any) -> bool:
 
 
 def check_fields(owner: Any) -> None:
-    """Convert every option of a frozen dataclass to its type, and check its parts.
+    """Convert every field of a frozen dataclass to its type, and check its parts.
 
     Raises:
         ValueError: For a value of another type than its option's or out of its range, or something
@@ -364,36 +286,35 @@ def check_fields(owner: Any) -> None:
     """
     for item in _fields(type(owner)):
         value = getattr(owner, item.name)
-        if item.entry is not None and not item.parts:
-            object.__setattr__(owner, item.name, item.entry.coerce(item.name, value))
         # Not of a subclass: options are read by kind, which would put the base in its place.
-        elif type(value) not in item.parts.values():
+        if item.parts and type(value) not in item.parts.values():
             known = ", ".join(f"{part.__name__}()" for part in item.parts.values())
             raise ValueError(
                 f"{item.name} {value!r} is no part of a {type(owner).__name__}; give one of "
                 f"{known}, or derive a class whose field {item.name} is typed to hold yours"
             )
-    check_effects(owner)
+    convert_fields(owner)
 
 
-def check_effects(owner: Any) -> None:
-    """Refuse options of a dataclass that would be recorded and do nothing.
+def check_effect(owner: Any, name: str, other: str, *needed: Any) -> None:
+    """Refuse an option that would be recorded and do nothing.
+
+    Args:
+        owner: A dataclass.
+        name: Its field: one with an effect only with some values of another field.
+        other: That field.
+        *needed: Those values; none for all but zero.
 
     Raises:
-        ValueError: For a value that is not the default, of an option that has an effect only with
-            another value of another field.
+        ValueError: If the field is not at its default, and the other one has none of the values.
     """
-    for item in _fields(type(owner)):
-        value = getattr(owner, item.name)
-        if item.only is None or value == item.default:
-            continue
-        other, needed = item.only
-        there = getattr(owner, other)
-        if not (needed.holds(there) if isinstance(needed, Range) else there in needed):
-            raise ValueError(
-                f"{kebab(item.name)} {value!r} has no effect with {kebab(other)} {there!r}; leave "
-                f"it at {item.default!r}, or give {kebab(other)} another value"
-            )
+    value, there = getattr(owner, name), getattr(owner, other)
+    usual = next(item.default for item in dataclasses.fields(owner) if item.name == name)
+    if value != usual and not (there in needed if needed else there):
+        raise ValueError(
+            f"{kebab(name)} {value!r} has no effect with {kebab(other)} {there!r}; leave it at "
+            f"{usual!r}, or give {kebab(other)} another value"
+        )
 
 
 def entries(
@@ -414,7 +335,7 @@ def entries(
         path = prefix + item.name
         value = item.default if default is None else getattr(default, item.name)
         if item.entry is not None:
-            usual = value.kind if item.parts else value
+            usual = kind_of(value) if item.parts else value
             found.append(replace(item.entry, path=path, default=usual, within=within))
         for kind, part in item.parts.items():
             inner = within if item.entry is None else (*within, (path, kind))
@@ -448,7 +369,7 @@ def build_fields(
         path = prefix + item.name
         usual = item.default if default is None else getattr(default, item.name)
         if item.parts:
-            part = item.parts[str(values.get(path, usual.kind))]
+            part = item.parts[str(values.get(path, kind_of(usual)))]
             at = usual if type(usual) is part else None
             found[item.name] = part(**build_fields(part, values, at, f"{path}."))
         else:

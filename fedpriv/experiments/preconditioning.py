@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from fedpriv.experiments.options import Part, option, place
 from fedpriv.mechanisms import SideInformation, preconditioners, side_information
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
@@ -28,7 +27,7 @@ from fedpriv.mechanisms.preconditioners import (
     Statistics,
 )
 from fedpriv.mechanisms.side_information import PublicWords
-from fedpriv.ranges import Range
+from fedpriv.parts import Fraction, NonNegativeInt, Part, PositiveFloat, PositiveInt
 from fedpriv.tasks.task import Task
 from fedpriv.training.per_example.example_sum import public_gradient
 
@@ -71,14 +70,17 @@ class WordRule(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank(WordRule):
-    """A by rank among public words."""
+    """A by rank among public words.
+
+    Attributes:
+        preconditioner_gain: Largest multiplier 1/A.
+        preconditioner_top: How many of the commonest words are left alone.
+    """
 
     kind: ClassVar[str] = "rank"
 
-    preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
-    preconditioner_top: int = option(
-        100, "How many of the commonest words are left alone.", Range.AT_LEAST_ZERO
-    )
+    preconditioner_gain: float = 200.0
+    preconditioner_top: NonNegativeInt = 100
 
     def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
         """Return 1/A: 1 for the commonest words, the gain for the others."""
@@ -89,12 +91,17 @@ class Rank(WordRule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequency(WordRule):
-    """A by frequency among public words."""
+    """A by frequency among public words.
+
+    Attributes:
+        preconditioner_gain: Largest multiplier 1/A.
+        preconditioner_power: Exponent of the frequency.
+    """
 
     kind: ClassVar[str] = "frequency"
 
-    preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
-    preconditioner_power: float = option(1.0, "Exponent of the frequency.")
+    preconditioner_gain: float = 200.0
+    preconditioner_power: float = 1.0
 
     def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
         """Return 1/A: the inverse of a power of each word's frequency, at most the gain."""
@@ -108,11 +115,15 @@ class Frequency(WordRule):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TfIdf(WordRule):
-    """A by TF-IDF among public words."""
+    """A by TF-IDF among public words.
+
+    Attributes:
+        preconditioner_gain: Largest multiplier 1/A.
+    """
 
     kind: ClassVar[str] = "tf-idf"
 
-    preconditioner_gain: float = option(200.0, "Largest multiplier 1/A.")
+    preconditioner_gain: float = 200.0
 
     def rows(self, words: PublicWords) -> tuple[np.ndarray, str]:
         """Return 1/A: each word's total TF-IDF over the largest, times the gain."""
@@ -165,11 +176,14 @@ class Nowhere(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Placed(Nowhere):
-    """Base of places where side information acts."""
+    """Base of places where side information acts.
 
-    side_information: SideInformationPart = place(
-        Rank(), "What A is made of: what is known of public words, or the task's own multipliers."
-    )
+    Attributes:
+        side_information: What A is made of: what is known of public words, or the task's own
+            multipliers.
+    """
+
+    side_information: SideInformationPart = Rank()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,12 +287,17 @@ class NotPreconditioned(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByPastReleases(Part):
-    """Scaled by past releases, privatised, scaled back."""
+    """Scaled by past releases, privatised, scaled back.
+
+    Attributes:
+        decay: β of the moments of past releases.
+        regulariser: ε_s of A = √v + ε_s.
+    """
 
     kind: ClassVar[str] = "past-releases"
 
-    decay: float = option(0.9, "β of the moments of past releases.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
+    decay: Fraction = 0.9
+    regulariser: PositiveFloat = 1e-3
 
     def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
         """Return the preconditioner; it needs past releases alone."""
@@ -288,18 +307,21 @@ class ByPastReleases(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByTurns(ByPastReleases):
-    """DP²: plain rounds, and rounds that are preconditioned by them, in turns."""
+    """DP²: plain rounds, and rounds that are preconditioned by them, in turns.
+
+    Attributes:
+        delay_plain: Plain rounds in a turn.
+        delay_preconditioned: Preconditioned rounds in a turn.
+        clip_ratio: C of preconditioned rounds over C of plain ones.
+        rate_ratio: Learning rate of preconditioned rounds over that of plain ones.
+    """
 
     kind: ClassVar[str] = "delayed"
 
-    delay_plain: int = option(10, "Plain rounds in a turn.", Range.AT_LEAST_ONE)
-    delay_preconditioned: int = option(10, "Preconditioned rounds in a turn.", Range.AT_LEAST_ONE)
-    clip_ratio: float = option(
-        1.0, "C of preconditioned rounds over C of plain ones.", Range.ABOVE_ZERO
-    )
-    rate_ratio: float = option(
-        1.0, "Learning rate of preconditioned rounds over that of plain ones.", Range.ABOVE_ZERO
-    )
+    delay_plain: PositiveInt = 10
+    delay_preconditioned: PositiveInt = 10
+    clip_ratio: PositiveFloat = 1.0
+    rate_ratio: PositiveFloat = 1.0
 
     def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
         """Return the preconditioner; it needs past releases alone."""
@@ -320,11 +342,15 @@ ReleasePreconditioner = NotPreconditioned | ByTurns | ByPastReleases
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownBeforehand(Part):
-    """A of the task's side information."""
+    """A of the task's side information.
+
+    Attributes:
+        side_information: Which of the task's.
+    """
 
     kind: ClassVar[str] = "side-information"
 
-    side_information: str = option("frequency", "Which of the task's.")
+    side_information: str = "frequency"
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return one A for the whole run.
@@ -340,13 +366,15 @@ class KnownBeforehand(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicBatches(Part):
-    """PDA-DPMD: mirror descent with one gradient of public examples a step."""
+    """PDA-DPMD: mirror descent with one gradient of public examples a step.
+
+    Attributes:
+        public_batch: Public examples a look; none for all of them.
+    """
 
     kind: ClassVar[str] = "mirror-descent"
 
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
+    public_batch: PositiveInt | None = None
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return mirror descent."""
@@ -357,19 +385,19 @@ class PublicBatches(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnStatistics(Part):
-    """AdaDPS with user-defined statistics of public gradients."""
+    """AdaDPS with user-defined statistics of public gradients.
+
+    Attributes:
+        public_batch: Public examples a look; none for all of them.
+        refresh: When public gradients are looked at: one batch each step, or once an epoch as many
+            batches as the public examples make.
+    """
 
     kind: ClassVar[str] = "public-own"
     divides: ClassVar[Literal["before", "step"]] = "before"  # As `PublicMoments.divide`.
 
-    public_batch: int | None = option(
-        None, "Public examples a look; none for all of them.", Range.AT_LEAST_ONE
-    )
-    refresh: Literal["step", "epoch"] = option(
-        "step",
-        "When public gradients are looked at: one batch each step, or once an epoch as many "
-        "batches as the public examples make.",
-    )
+    public_batch: PositiveInt | None = None
+    refresh: Literal["step", "epoch"] = "step"
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return the preconditioner by statistics of public gradients.
@@ -405,12 +433,17 @@ class OwnStatistics(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumOfSquares(OwnStatistics):
-    """AdaDPS with AdaGrad's statistics of public gradients."""
+    """AdaDPS with AdaGrad's statistics of public gradients.
+
+    Attributes:
+        regulariser: ε_s of A = √v + ε_s.
+        regulariser_inside: A = √(v + ε_s) instead of √v + ε_s.
+    """
 
     kind: ClassVar[str] = "public-adagrad"
 
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
+    regulariser: PositiveFloat = 1e-3
+    regulariser_inside: bool = False
 
     def statistics(self, surroundings: Surroundings) -> Statistics:
         """Return AdaGrad's."""
@@ -419,11 +452,15 @@ class SumOfSquares(OwnStatistics):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AverageOfSquares(SumOfSquares):
-    """AdaDPS with RMSProp's statistics of public gradients."""
+    """AdaDPS with RMSProp's statistics of public gradients.
+
+    Attributes:
+        decay: β of the moments.
+    """
 
     kind: ClassVar[str] = "public-rmsprop"
 
-    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
+    decay: Fraction = 0.9
 
     def statistics(self, surroundings: Surroundings) -> Statistics:
         """Return RMSProp's."""
@@ -462,13 +499,19 @@ class DividedMomentum(DividedStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanStatistics(Part):
-    """RMSProp's statistics of private gradients: an oracle, under which nothing is private."""
+    """RMSProp's statistics of private gradients: an oracle, under which nothing is private.
+
+    Attributes:
+        decay: β of the moments.
+        regulariser: ε_s of A = √v + ε_s.
+        regulariser_inside: A = √(v + ε_s) instead of √v + ε_s.
+    """
 
     kind: ClassVar[str] = "ideal"
 
-    decay: float = option(0.9, "β of the moments.", Range.FRACTION)
-    regulariser: float = option(1e-3, "ε_s of A = √v + ε_s.", Range.ABOVE_ZERO)
-    regulariser_inside: bool = option(False, "A = √(v + ε_s) instead of √v + ε_s.")
+    decay: Fraction = 0.9
+    regulariser: PositiveFloat = 1e-3
+    regulariser_inside: bool = False
 
     def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
         """Return a preconditioner that sees clean gradients."""

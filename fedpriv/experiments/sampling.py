@@ -6,24 +6,27 @@ A new way to draw cohorts is a `Sampler` and a part that makes it, named in `Coh
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from fedpriv.experiments.options import Part, option
 from fedpriv.mechanisms.privatizer import Participation
+from fedpriv.parts import Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.sampling import CyclicSampler, Sampler, SeparatedSampler, sampler_of
 from fedpriv.ranges import Range
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoissonCohorts(Part):
-    """Independent Bernoulli draws of users."""
+    """Independent Bernoulli draws of users.
+
+    Attributes:
+        cohort: Expected cohort size; none for a twentieth of the roster.
+        cohort_cap: Largest cohort; none for no cap.
+    """
 
     kind: ClassVar[str] = "poisson"
 
-    cohort: float | None = option(
-        None, "Expected cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
-    )
-    cohort_cap: int | None = option(None, "Largest cohort; none for no cap.", Range.AT_LEAST_ONE)
+    cohort: PositiveFloat | None = None
+    cohort_cap: PositiveInt | None = None
 
     def sampler(self, num_users: int, num_rounds: int) -> Sampler:
         """Return the sampler.
@@ -36,13 +39,15 @@ class PoissonCohorts(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedCohorts(Part):
-    """A fixed number of users each round, uniformly at random."""
+    """A fixed number of users each round, uniformly at random.
+
+    Attributes:
+        cohort: Cohort size; none for a twentieth of the roster.
+    """
 
     kind: ClassVar[str] = "fixed"
 
-    cohort: float | None = option(
-        None, "Cohort size; none for a twentieth of the roster.", Range.ABOVE_ZERO
-    )
+    cohort: PositiveFloat | None = None
 
     def sampler(self, num_users: int, num_rounds: int) -> Sampler:
         """Return the sampler.
@@ -59,20 +64,19 @@ def _size(cohort: float | None, num_users: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeparatedCohorts(Part):
-    """Cohorts among users whose last round is at least a separation back."""
+    """Cohorts among users whose last round is at least a separation back.
+
+    Attributes:
+        cohort: Cohort size, whole; none for a twentieth of the roster.
+        min_separation: A user's rounds i and j have |i - j| >= this; none for as cohorts allow.
+        max_participations: Rounds of one user at most; none for as many as fit.
+    """
 
     kind: ClassVar[str] = "separated"
 
-    cohort: float | None = option(
-        None, "Cohort size, whole; none for a twentieth of the roster.", Range.AT_LEAST_ONE
-    )
-    min_separation: int | None = option(
-        None, "A user's rounds i and j have |i - j| >= this; none for as cohorts allow.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
-    max_participations: int | None = option(
-        None, "Rounds of one user at most; none for as many as fit.", Range.AT_LEAST_ONE
-    )
+    cohort: Annotated[float, Range.AT_LEAST_ONE] | None = None
+    min_separation: PositiveInt | None = None
+    max_participations: PositiveInt | None = None
 
     def sampler(self, num_users: int, num_rounds: int) -> Sampler:
         """Return the sampler.
@@ -96,21 +100,19 @@ class SeparatedCohorts(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CyclicCohorts(Part):
-    """Groups that take turns, whole or with independent draws within."""
+    """Groups that take turns, whole or with independent draws within.
+
+    Attributes:
+        min_separation: How many groups, and so how many rounds until one comes back.
+        cohort: Mean cohort, of independent draws within a group; none for whole groups.
+        max_participations: Rounds of one user at most; none for as many as fit.
+    """
 
     kind: ClassVar[str] = "cyclic"
 
-    min_separation: int = option(
-        20, "How many groups, and so how many rounds until one comes back.", Range.AT_LEAST_ONE
-    )
-    cohort: float | None = option(
-        None,
-        "Mean cohort, of independent draws within a group; none for whole groups.",
-        Range.ABOVE_ZERO,
-    )
-    max_participations: int | None = option(
-        None, "Rounds of one user at most; none for as many as fit.", Range.AT_LEAST_ONE
-    )
+    min_separation: PositiveInt = 20
+    cohort: PositiveFloat | None = None
+    max_participations: PositiveInt | None = None
 
     def sampler(self, num_users: int, num_rounds: int) -> Sampler:
         """Return the sampler.
@@ -154,17 +156,17 @@ class FixedBatches(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeparatedBatches(Part):
-    """Batches among examples whose last step is at least a separation back."""
+    """Batches among examples whose last step is at least a separation back.
+
+    Attributes:
+        min_separation: An example's steps i and j have |i - j| >= this; none for as batches allow.
+        max_participations: Steps of one example at most; none for as many as fit.
+    """
 
     kind: ClassVar[str] = "separated"
 
-    min_separation: int | None = option(
-        None, "An example's steps i and j have |i - j| >= this; none for as batches allow.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
-    max_participations: int | None = option(
-        None, "Steps of one example at most; none for as many as fit.", Range.AT_LEAST_ONE
-    )
+    min_separation: PositiveInt | None = None
+    max_participations: PositiveInt | None = None
 
     def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
         """Return the sampler; errors as of `SeparatedCohorts`."""
@@ -178,16 +180,17 @@ class SeparatedBatches(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CyclicBatches(Part):
-    """Groups that take turns; of larger groups than batches, independent draws within."""
+    """Groups that take turns; of larger groups than batches, independent draws within.
+
+    Attributes:
+        min_separation: How many groups; none for groups of the batch size.
+        max_participations: Steps of one example at most; none for as many as fit.
+    """
 
     kind: ClassVar[str] = "cyclic"
 
-    min_separation: int | None = option(
-        None, "How many groups; none for groups of the batch size.", Range.AT_LEAST_ONE
-    )
-    max_participations: int | None = option(
-        None, "Steps of one example at most; none for as many as fit.", Range.AT_LEAST_ONE
-    )
+    min_separation: PositiveInt | None = None
+    max_participations: PositiveInt | None = None
 
     def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
         """Return the sampler; errors as of `CyclicCohorts`."""

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedpriv.checkpoints.tensor_files import AGGREGATE, START_FILE, params_sha256
-from fedpriv.experiments.options import Option, Part, normalize, option
+from fedpriv.experiments.options import Option, normalize
 from fedpriv.hashes import file_sha256
+from fedpriv.parts import Part, PositiveFloat, PositiveInt, Share
 from fedpriv.privacy.statement.coverage import TRAINED, TrainedBefore, trained_before
 from fedpriv.privacy.statement.sealed import LEDGER, read_sealed
-from fedpriv.ranges import Range
 from fedpriv.rng import Key
 from fedpriv.tree import Params
 
@@ -81,13 +81,14 @@ def public_only(task: Any, key: Key, rates: tuple[float, ...] | None = None) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnyStart(Part):
-    """Options of every start."""
+    """Options of every start.
 
-    brought_weights: bool = option(
-        False,
-        "Let a secure run use weights that the task's code brings, whatever they were trained on.",
-        neutral=True,
-    )
+    Attributes:
+        brought_weights: Let a secure run use weights that the task's code brings, whatever they
+            were trained on.
+    """
+
+    brought_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +104,19 @@ class Fresh(_AnyStart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromPublic(_AnyStart):
-    """A model of public examples; what is not given is chosen on public examples held out."""
+    """A model of public examples; what is not given is chosen on public examples held out.
+
+    Attributes:
+        learning_rate: Of training on public examples; none to choose it.
+        passes: Passes over the public examples; none to choose.
+        factor: What is kept of the public model; none to choose.
+    """
 
     kind: ClassVar[str] = "public"
 
-    learning_rate: float | None = option(
-        None, "Of training on public examples; none to choose it.", Range.ABOVE_ZERO
-    )
-    passes: int | None = option(
-        None, "Passes over the public examples; none to choose.", Range.AT_LEAST_ONE
-    )
-    factor: float | None = option(
-        None, "What is kept of the public model; none to choose.", Range.SHARE
-    )
+    learning_rate: PositiveFloat | None = None
+    passes: PositiveInt | None = None
+    factor: Share | None = None
 
     def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the start.
@@ -171,19 +172,19 @@ class FromPublic(_AnyStart):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FromFile(_AnyStart):
-    """Params of a safetensors file."""
+    """Params of a safetensors file.
+
+    Attributes:
+        file: A safetensors file with the model's tensors; for Flower an absolute path.
+        which: Of a checkpoint that holds both: the last params, or their running average.
+        without_privacy: Let a secure run go on from a model that was trained without privacy.
+    """
 
     kind: ClassVar[str] = "file"
 
-    file: str | None = option(
-        None, "A safetensors file with the model's tensors; for Flower an absolute path."
-    )
-    which: Literal["last", "ema"] = option(
-        "last", "Of a checkpoint that holds both: the last params, or their running average.",
-    )  # fmt: skip
-    without_privacy: bool = option(
-        False, "Let a secure run go on from a model that was trained without privacy."
-    )
+    file: str | None = None
+    which: Literal["last", "ema"] = "last"
+    without_privacy: bool = False
 
     def make(self, task: Any, key: Key, found: PublicOnly | None = None) -> Start:
         """Return the start, with what is known of what it was trained on.

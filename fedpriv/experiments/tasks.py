@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.checkpoints.aggregates import RULES
 from fedpriv.datasets.stackexchange.splits import Kind, Measured, Owners, PublicText, Split
-from fedpriv.experiments.options import option
-from fedpriv.ranges import Range
+from fedpriv.experiments.options import check_effect
+from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
 from fedpriv.tasks.task import PART
 
 if TYPE_CHECKING:
@@ -28,61 +28,47 @@ class MissingCorpusError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TagPredictionTask:
-    """Makes the tag-prediction task of a corpus, seen through a roster."""
+class TagPredictionTask(Part):
+    """Makes the tag-prediction task of a corpus, seen through a roster.
 
-    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
-    users: int | None = option(
-        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
-    )
-    inputs: Literal["tff", "unit-norm", "tf-idf"] = option(
-        "tff", "How a sentence's words are weighted; tf-idf by their rarity in public text."
-    )
-    tf_idf_power: float = option(
-        0.5,
-        "Inputs tf-idf: exponent of the inverse document frequency.",
-        Range.AT_LEAST_ZERO,
-        only=("inputs", ("tf-idf",)),
-    )
-    pairs: int = option(
-        0,
-        "Rows of the model that pairs of a sentence's words are hashed into; not with inputs tff.",
-        Range.AT_LEAST_ZERO,
-    )
-    pair_weight: float = option(
-        0.25,
-        "Weight of a pair, times the geometric mean of its words' values.",
-        Range.ABOVE_ZERO,
-        only=("pairs", Range.ABOVE_ZERO),
-    )
-    split: Kind = option(
-        "by-thread",
-        "What is held out: whole threads; by-sentence as AdaDPS's code did, threads in common.",
-    )
-    fold: int = option(0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO)
-    measured_on: Measured = option(
-        "test",
-        "validation holds threads out of training too, and measures on those: for tuning.",
-    )
-    public_users: int | None = option(
-        None,
-        "How many users outside the roster count as public; none for all.",
-        Range.AT_LEAST_ZERO,
-    )
-    public_text: PublicText = option(
-        "public-threads",
-        "What public models learn from; all-posts has rostered users' titles and tags.",
-    )
+    Attributes:
+        roster: A roster of the corpus; none for the corpus's own.
+        users: Only the roster's first so many users, for quick trials.
+        inputs: How a sentence's words are weighted; tf-idf by their rarity in public text.
+        tf_idf_power: Inputs tf-idf: exponent of the inverse document frequency.
+        pairs: Rows of the model that pairs of a sentence's words are hashed into; not with inputs
+            tff.
+        pair_weight: Weight of a pair, times the geometric mean of its words' values.
+        split: What is held out: whole threads; by-sentence as AdaDPS's code did, threads in common.
+        fold: Which fifth of the threads is for testing, 0 to 4.
+        measured_on: validation holds threads out of training too, and measures on those: for
+            tuning.
+        public_users: How many users outside the roster count as public; none for all.
+        public_text: What public models learn from; all-posts has rostered users' titles and tags.
+        owners: Whose words the unit is: all drops training examples another rostered user asked.
+        select: What a run returns: the last released model (its aggregate, where there is one), or
+            one selected on public examples, of those and of models that public examples alone make.
+    """
 
-    owners: Owners = option(
-        "account",
-        "Whose words the unit is: all drops training examples another rostered user asked.",
-    )
-    select: Literal["last", "public"] = option(
-        "last",
-        "What a run returns: the last released model (its aggregate, where there is one), or one "
-        "selected on public examples, of those and of models that public examples alone make.",
-    )
+    roster: str | None = None
+    users: PositiveInt | None = None
+    inputs: Literal["tff", "unit-norm", "tf-idf"] = "tff"
+    tf_idf_power: NonNegativeFloat = 0.5
+    pairs: NonNegativeInt = 0
+    pair_weight: PositiveFloat = 0.25
+    split: Kind = "by-thread"
+    fold: NonNegativeInt = 0
+    measured_on: Measured = "test"
+    public_users: NonNegativeInt | None = None
+    public_text: PublicText = "public-threads"
+
+    owners: Owners = "account"
+    select: Literal["last", "public"] = "last"
+
+    def check(self) -> None:
+        """Refuse options without an effect."""
+        check_effect(self, "tf_idf_power", "inputs", "tf-idf")
+        check_effect(self, "pair_weight", "pairs")
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> TagPrediction:
         """Return the task.
@@ -148,14 +134,14 @@ class EncodedTagPredictionTask(TagPredictionTask):
 
     Softmax regression as of `TagPredictionTask`, on unit-norm rows of each example's texts. What is
     asked of words (weights, pairs) is asked of none here, and refused.
+
+    Attributes:
+        encoder: Its id, of `fedpriv encoder add`, or a folder with its files.
+        encoder_texts: What of an example is encoded; both side by side.
     """
 
-    encoder: str | None = option(
-        None, "Its id, of `fedpriv encoder add`, or a folder with its files."
-    )
-    encoder_texts: Literal["both", "sentence", "title"] = option(
-        "title", "What of an example is encoded; both side by side."
-    )
+    encoder: str | None = None
+    encoder_texts: Literal["both", "sentence", "title"] = "title"
 
     def encoded(
         self, corpus: Corpus, view: TagView
@@ -202,51 +188,45 @@ class EncodedTagPredictionTask(TagPredictionTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextWordsTask:
-    """Next-word prediction on a corpus, seen through a roster."""
+class NextWordsTask(Part):
+    """Next-word prediction on a corpus, seen through a roster.
 
-    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
-    users: int | None = option(
-        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
-    )
-    model: Literal["reduced", "full"] = option(
-        "reduced",
-        "reduced: 2,000 words, 96 units, 158,532 parameters; full: 10,000, 670 and 4,050,748.",
-    )
-    vocabulary: int | None = option(
-        None, "Words of the model at most; none for the model's own.", Range.AT_LEAST_ONE
-    )
-    sequence_length: int = option(20, "Words of a sentence that are looked at.", Range.AT_LEAST_ONE)
-    measured_sentences: int | None = option(
-        10_000, "Held-out sentences measured at most, evenly spread; none for all.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
-    word_gain: float = option(
-        10.0, "Side information own: what rows of rarer words are multiplied by.", Range.ABOVE_ZERO
-    )
-    word_top: int = option(
-        100, "Side information own: how many of the commonest words are left alone.",
-        Range.AT_LEAST_ZERO,
-    )  # fmt: skip
-    shift: Literal["none", "blocks", "smooth"] = option(
-        "none",
-        "Rounds have questions' sentences and answers' in turn: by halves or mixed.",
-    )
-    shift_period: int = option(
-        20, "Rounds of a period of the shift.", Range.AT_LEAST_ONE,
-        only=("shift", ("blocks", "smooth")),
-    )  # fmt: skip
-    split: Kind = option(
-        "by-thread", "What is held out: whole threads; by-sentence keeps threads in common."
-    )
-    fold: int = option(0, "Which fifth of the threads is for testing, 0 to 4.", Range.AT_LEAST_ZERO)
-    measured_on: Measured = option(
-        "test", "validation holds threads out of training too, and measures on those: for tuning."
-    )
-    public_users: int | None = option(
-        None, "How many users outside the roster count as public; none for all.",
-        Range.AT_LEAST_ZERO,
-    )  # fmt: skip
+    Attributes:
+        roster: A roster of the corpus; none for the corpus's own.
+        users: Only the roster's first so many users, for quick trials.
+        model: reduced: 2,000 words, 96 units, 158,532 parameters; full: 10,000, 670 and 4,050,748.
+        vocabulary: Words of the model at most; none for the model's own.
+        sequence_length: Words of a sentence that are looked at.
+        measured_sentences: Held-out sentences measured at most, evenly spread; none for all.
+        word_gain: Side information own: what rows of rarer words are multiplied by.
+        word_top: Side information own: how many of the commonest words are left alone.
+        shift: Rounds have questions' sentences and answers' in turn: by halves or mixed.
+        shift_period: Rounds of a period of the shift.
+        split: What is held out: whole threads; by-sentence keeps threads in common.
+        fold: Which fifth of the threads is for testing, 0 to 4.
+        measured_on: validation holds threads out of training too, and measures on those: for
+            tuning.
+        public_users: How many users outside the roster count as public; none for all.
+    """
+
+    roster: str | None = None
+    users: PositiveInt | None = None
+    model: Literal["reduced", "full"] = "reduced"
+    vocabulary: PositiveInt | None = None
+    sequence_length: PositiveInt = 20
+    measured_sentences: PositiveInt | None = 10_000
+    word_gain: PositiveFloat = 10.0
+    word_top: NonNegativeInt = 100
+    shift: Literal["none", "blocks", "smooth"] = "none"
+    shift_period: PositiveInt = 20
+    split: Kind = "by-thread"
+    fold: NonNegativeInt = 0
+    measured_on: Measured = "test"
+    public_users: NonNegativeInt | None = None
+
+    def check(self) -> None:
+        """Refuse options without an effect."""
+        check_effect(self, "shift_period", "shift", "blocks", "smooth")
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> NextWords:
         """Return the task.

@@ -36,11 +36,11 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.options import Option, option
+from fedpriv.experiments.options import Option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic
 from fedpriv.libraries import one_thread
-from fedpriv.ranges import Range
+from fedpriv.parts import NonNegativeInt, Part, PositiveFloat, PositiveInt
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
 from fedpriv.tasks.module_task import ModuleTask
@@ -227,14 +227,22 @@ class AdaptedTags(ModuleTask):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdaptedTask:
-    """Base of tasks on a corpus's texts by low-rank adapters: options that they share."""
+class AdaptedTask(Part):
+    """Base of tasks on a corpus's texts by low-rank adapters: options that they share.
 
-    freeze_a: bool = option(False, "Whether the second matrix alone is trained (FFA-LoRA).")
-    max_tokens: int = option(64, "Tokens of a text that are read.", Range.AT_LEAST_ONE)
-    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
-    users: int | None = option(None, "Only so many users of it.", Range.AT_LEAST_ONE)
-    fold: int = option(0, "Which fifth of the threads is for testing.", Range.AT_LEAST_ZERO)
+    Attributes:
+        freeze_a: Whether the second matrix alone is trained (FFA-LoRA).
+        max_tokens: Tokens of a text that are read.
+        roster: A roster of the corpus; none for the corpus's own.
+        users: Only so many users of it.
+        fold: Which fifth of the threads is for testing.
+    """
+
+    freeze_a: bool = False
+    max_tokens: PositiveInt = 64
+    roster: str | None = None
+    users: PositiveInt | None = None
+    fold: NonNegativeInt = 0
 
     def view(self, corpus: Corpus | None) -> tuple[Corpus, TagView]:
         """Return the corpus and its view.
@@ -249,12 +257,19 @@ class AdaptedTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedTagsTask(AdaptedTask):
-    """Tag prediction on titles by low-rank adapters on an encoder."""
+    """Tag prediction on titles by low-rank adapters on an encoder.
 
-    encoder: str = option(MINILM, "Its id, of `fedpriv encoder add`, or a folder with its files.")
-    rank: int = option(4, "Of the adapters; 0 for the head alone.", Range.AT_LEAST_ZERO)
-    row_norm: float = option(10.0, "Norm of an example's row below the head.", Range.ABOVE_ZERO)
-    measured: int = option(5_000, "Held-out examples measured at most.", Range.AT_LEAST_ONE)
+    Attributes:
+        encoder: Its id, of `fedpriv encoder add`, or a folder with its files.
+        rank: Of the adapters; 0 for the head alone.
+        row_norm: Norm of an example's row below the head.
+        measured: Held-out examples measured at most.
+    """
+
+    encoder: str = MINILM
+    rank: NonNegativeInt = 4
+    row_norm: PositiveFloat = 10.0
+    measured: PositiveInt = 5_000
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> AdaptedTags:
         """Return the task.

@@ -37,10 +37,10 @@ from fedpriv.datasets.stackexchange.embeddings import (
 from fedpriv.datasets.stackexchange.splits import NUM_FOLDS, Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.options import Option, option
+from fedpriv.experiments.options import Option
 from fedpriv.experiments.ready_made.tags import encoder_tags
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.ranges import Range
+from fedpriv.parts import PositiveInt
 from fedpriv.report.charts import Reference, tradeoff_plot
 from fedpriv.rng import Key
 from simulations.evaluation.evaluate import (
@@ -92,9 +92,12 @@ class PublicVectorsTask(TagPredictionTask):
     the word's idf, scaled to unit norm.
 
     Guarantee: rows are a function of one title and of public users' text.
+
+    Attributes:
+        dimensions: Of a word vector.
     """
 
-    dimensions: int = option(DIMENSIONS, "Of a word vector.", Range.AT_LEAST_ONE)
+    dimensions: PositiveInt = DIMENSIONS
 
     def encoded(self, corpus: Corpus, view: TagView) -> tuple[EncodedTexts, Mapping[str, str]]:
         """Return the rows of all titles, and the digest of the word vectors.

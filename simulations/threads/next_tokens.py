@@ -28,10 +28,9 @@ from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.options import option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.models.text import next_word_loss
-from fedpriv.ranges import Range
+from fedpriv.parts import PositiveInt
 from fedpriv.rng import Key
 from fedpriv.runs.backends import open_corpus, recorded_place
 from fedpriv.runs.document import restore_experiment
@@ -87,11 +86,17 @@ class AdaptedTokens(ModuleTask):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptedTokensTask(AdaptedTask):
-    """Next tokens of sentences by low-rank adapters on a causal model."""
+    """Next tokens of sentences by low-rank adapters on a causal model.
 
-    encoder: str = option("gpt2", "Folder with the model's files, or an added one's id.")
-    rank: int = option(4, "Of the adapters.", Range.AT_LEAST_ONE)
-    measured: int = option(1_000, "Held-out sentences measured at most.", Range.AT_LEAST_ONE)
+    Attributes:
+        encoder: Folder with the model's files, or an added one's id.
+        rank: Of the adapters.
+        measured: Held-out sentences measured at most.
+    """
+
+    encoder: str = "gpt2"
+    rank: PositiveInt = 4
+    measured: PositiveInt = 1_000
 
     def __call__(self, experiment: object, corpus: Corpus | None) -> AdaptedTokens:
         """Return the task.

@@ -19,8 +19,7 @@ from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.options import option
-from fedpriv.ranges import Range
+from fedpriv.parts import NonNegativeInt, Part, PositiveInt
 from fedpriv.tasks.central import CentralTask, OwnedExamples
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.tasks.tag_prediction import spread_examples
@@ -28,16 +27,21 @@ from fedpriv.training.per_example.linear import SoftmaxGradients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnerTags:
-    """Sentences of rostered users, maybe so few of every owner that all of them are protected."""
+class OwnerTags(Part):
+    """Sentences of rostered users, maybe so few of every owner that all of them are protected.
 
-    corpus: str | None = option(None, "A prepared corpus, a dump or a name; none for the default.")
-    roster: str | None = option(None, "A roster of the corpus; none for the corpus's own.")
-    fold: int = option(0, "Which fifth of the threads is for testing.", Range.AT_LEAST_ZERO)
-    examples_per_owner: int | None = option(
-        None, "The unit is an owner of at most so many examples; none for a single example.",
-        Range.AT_LEAST_ONE,
-    )  # fmt: skip
+    Attributes:
+        corpus: A prepared corpus, a dump or a name; none for the default.
+        roster: A roster of the corpus; none for the corpus's own.
+        fold: Which fifth of the threads is for testing.
+        examples_per_owner: The unit is an owner of at most so many examples; none for a single
+            example.
+    """
+
+    corpus: str | None = None
+    roster: str | None = None
+    fold: NonNegativeInt = 0
+    examples_per_owner: PositiveInt | None = None
 
     def __call__(self, experiment: object) -> CentralTask:
         """Return the task.

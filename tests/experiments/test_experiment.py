@@ -13,7 +13,7 @@ from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
-from fedpriv.experiments.options import _SUGGESTIONS, OptionIndex, coerce, entries
+from fedpriv.experiments.options import _SUGGESTIONS, Entry, OptionIndex, entries
 from fedpriv.experiments.tasks import TagPredictionTask
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
@@ -245,13 +245,14 @@ def test_the_method_is_chosen_by_either_of_its_names(name):
 
 
 def test_whole_numbers_are_not_rounded_to_floats():
-    assert coerce("seed", 2**60 + 1, int) == 2**60 + 1
-    assert type(coerce("rounds", 20.0, int)) is int
+    whole = Entry(path="seed", hint=int, default=0, help="")
+    assert whole.coerce("seed", 2**60 + 1) == 2**60 + 1
+    assert type(whole.coerce("seed", 20.0)) is int
 
 
 def test_a_number_that_no_float_holds_is_refused_like_an_infinite_one():
     with refuses(ValueError, "num_rounds"):
-        coerce("num_rounds", 10**400, int)
+        Entry(path="num_rounds", hint=float, default=0.0, help="").coerce("num_rounds", 10**400)
 
 
 def test_what_is_like_none_lists_all():

@@ -11,14 +11,13 @@ from fedpriv.experiments.bounds import AdaptableClip, BoundPart, Clipped, NoBoun
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import GaussianNoise, NoNoise
 from fedpriv.experiments.optimizers import ServerSgd, Sgd
-from fedpriv.experiments.options import Part, option, place
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
 from fedpriv.mechanisms.bounds import Clip
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Privatizer, noised_mean
-from fedpriv.ranges import Range
+from fedpriv.parts import Part, PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
@@ -39,8 +38,14 @@ class Halving(Clip):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halved(BoundPart):
+    """Clips at half of `cap`.
+
+    Attributes:
+        cap: C, twice the longest.
+    """
+
     kind: ClassVar[str] = "halving"
-    cap: float = option(1.0, "C, twice the longest.", Range.ABOVE_ZERO)
+    cap: PositiveFloat = 1.0
 
     def make(self):
         return Halving(l2_clip_norm=self.cap)
@@ -68,8 +73,14 @@ class TwoDraws(Privatizer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwiceDrawn(Part):
+    """Noise of two draws.
+
+    Attributes:
+        strength: σ.
+    """
+
     kind: ClassVar[str] = "two-draws"
-    strength: float = option(1.0, "σ.", Range.ABOVE_ZERO)
+    strength: PositiveFloat = 1.0
 
     def privatizer(self, *, calibrates=True):
         return TwoDraws(noise_multiplier=self.strength)
@@ -90,8 +101,14 @@ class Doubling(Preconditioner):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoublingPart(Part):
+    """Doubles updates.
+
+    Attributes:
+        by: How much longer.
+    """
+
     kind: ClassVar[str] = "doubling"
-    by: float = option(2.0, "How much longer.", Range.ABOVE_ZERO)
+    by: PositiveFloat = 2.0
 
     def choose(self, surroundings):
         return PreconditionerChoice(preconditioner=Doubling(by=self.by))
@@ -99,8 +116,14 @@ class DoublingPart(Part):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backwards(Part):
+    """Steps away.
+
+    Attributes:
+        learning_rate: Step size.
+    """
+
     kind: ClassVar[str] = "backwards"
-    learning_rate: float = option(0.1, "Step size.", Range.ABOVE_ZERO)
+    learning_rate: PositiveFloat = 0.1
     past_of_sums: ClassVar[float] = 0.0
 
     def make(self):
@@ -115,20 +138,18 @@ class Backwards(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class ByUser(FederatedExperiment):
-    bound: AdaptableClip | NoBound | Halved = place(AdaptableClip(), "Bounds.")
-    noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
-    release_preconditioner: NotPreconditioned | DoublingPart = place(
-        NotPreconditioned(), "Preconditioner."
-    )
-    server: ServerSgd | Backwards = place(ServerSgd(), "Optimiser.")
+    bound: AdaptableClip | NoBound | Halved = AdaptableClip()
+    noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
+    release_preconditioner: NotPreconditioned | DoublingPart = NotPreconditioned()
+    server: ServerSgd | Backwards = ServerSgd()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByExample(CentralExperiment):
-    bound: Clipped | NoBound | Halved = place(Clipped(), "Bounds.")
-    noise: GaussianNoise | NoNoise | TwiceDrawn = place(GaussianNoise(), "Noise.")
-    preconditioner: NotPreconditioned | DoublingPart = place(NotPreconditioned(), "Preconditioner.")
-    optimizer: Sgd | Backwards = place(Sgd(), "Optimiser.")
+    bound: Clipped | NoBound | Halved = Clipped()
+    noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
+    preconditioner: NotPreconditioned | DoublingPart = NotPreconditioned()
+    optimizer: Sgd | Backwards = Sgd()
 
 
 def made(unit, options):

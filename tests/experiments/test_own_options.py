@@ -10,7 +10,7 @@ from fedpriv.backends.flower.settings import open_node, read_experiment
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.experiments.options import Range, option
+from fedpriv.parts import PositiveInt
 from fedpriv.rng import Key
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module import ArrayExamples
@@ -21,10 +21,14 @@ NAME = f"{__name__}:experiment"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halves:
-    """A hidden layer before two classes."""
+    """A hidden layer before two classes.
+
+    Attributes:
+        hidden: Width of the hidden layer.
+    """
 
     rows: np.ndarray = field(default_factory=lambda: np.ones((3, 4), np.float32), compare=False)
-    hidden: int = option(8, "Width of the hidden layer.", Range.AT_LEAST_ONE)
+    hidden: PositiveInt = 8
     dropout: float = 0.0
 
     def __call__(self, experiment):

@@ -3,6 +3,7 @@
 That every other option has an effect is what the baseline records: `tests/oracles/options.py`.
 """
 
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -93,13 +94,15 @@ WORDS = {"noise.multiplier": 1.0, "l2-clip-norm": 0.5, "rounds": ROUNDS, "cohort
 @pytest.mark.parametrize(
     ("of", "task", "options", "named"),
     [
-        (("user", "averaging"), TagPredictionTask(tf_idf_power=1.0), WORDS, "tf-idf-power"),
-        (("user", "averaging"), TagPredictionTask(pair_weight=1.0), WORDS, "pair-weight"),
-        (("user", "averaging"), NextWordsTask(shift_period=4), WORDS, "shift-period"),
-        (("user", "averaging"), NextWordsTask(word_gain=4.0), WORDS, "word-gain"),
-        (("user", "averaging"), ImagesByUser(alpha=1.0, partition="uniform"), WORDS, "alpha"),
-        (("user", "averaging"), ImagesByUser(shards=3), WORDS, "shards"),
-        (("user", "averaging"), ImagesByUser(skew=0.5), WORDS, "skew"),
+        (("user", "averaging"), partial(TagPredictionTask, tf_idf_power=1.0), WORDS,
+         "tf-idf-power"),
+        (("user", "averaging"), partial(TagPredictionTask, pair_weight=1.0), WORDS, "pair-weight"),
+        (("user", "averaging"), partial(NextWordsTask, shift_period=4), WORDS, "shift-period"),
+        (("user", "averaging"), partial(NextWordsTask, word_gain=4.0), WORDS, "word-gain"),
+        (("user", "averaging"), partial(ImagesByUser, alpha=1.0, partition="uniform"), WORDS,
+         "alpha"),
+        (("user", "averaging"), partial(ImagesByUser, shards=3), WORDS, "shards"),
+        (("user", "averaging"), partial(ImagesByUser, skew=0.5), WORDS, "skew"),
         (
             ("user", "averaging"), TagPredictionTask(),
             {**WORDS, "release-preconditioner": "delayed", "delay-plain": 3}, "delay-plain",
@@ -128,6 +131,7 @@ WORDS = {"noise.multiplier": 1.0, "l2-clip-norm": 0.5, "rounds": ROUNDS, "cohort
 )  # fmt: skip
 def test_what_would_have_none_is_refused(of, task, options, named, tiny_corpus):
     with refuses(ValueError, named):
+        task = task() if isinstance(task, partial) else task
         built(of, task, tiny_corpus if of[0] == "user" else None, options)
 
 

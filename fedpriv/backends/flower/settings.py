@@ -41,8 +41,9 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.build import make_task
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.load import ExperimentNotFoundError, load_experiment
-from fedpriv.experiments.options import Option, coerce, flatten
+from fedpriv.experiments.options import Option, flatten
 from fedpriv.experiments.tasks import MissingCorpusError
+from fedpriv.ranges import finite_float, whole_int
 from fedpriv.tasks.task import Task
 from fedpriv.training.devices import device_description, usable_device
 from fedpriv.training.work import Trainers
@@ -151,7 +152,7 @@ def read_value(config: Config, key: str, default: Value | None = None) -> Any:
         if not isinstance(value, str) or not value:
             raise ValueError(f"{key} {value!r} must be a word, such as {default!r}")
         return value
-    return coerce(key, value, type(default))
+    return (whole_int if isinstance(default, int) else finite_float)(key, value)
 
 
 def read_path(key: str, *configs: Config) -> Path | None:

@@ -14,8 +14,7 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.bounds import Clipped
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.optimizers import Sgd
-from fedpriv.experiments.options import option
-from fedpriv.ranges import Range
+from fedpriv.parts import Part, PositiveInt
 
 if TYPE_CHECKING:
     from fedpriv.tasks.central import CentralTask
@@ -25,12 +24,18 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConversionTask:
-    """Conversions of clicks, by a logistic model."""
+class ConversionTask(Part):
+    """Conversions of clicks, by a logistic model.
 
-    log: str | None = option(None, "A log in Criteo's form; none for a synthetic one.")
-    log_rows: int = option(5_000, "Lines of it at most.", Range.AT_LEAST_ONE)
-    buckets: int = option(2_000, "Columns that categories are hashed into.", Range.AT_LEAST_ONE)
+    Attributes:
+        log: A log in Criteo's form; none for a synthetic one.
+        log_rows: Lines of it at most.
+        buckets: Columns that categories are hashed into.
+    """
+
+    log: str | None = None
+    log_rows: PositiveInt = 5_000
+    buckets: PositiveInt = 2_000
 
     def __call__(self, experiment: object) -> CentralTask:
         """Return the task.

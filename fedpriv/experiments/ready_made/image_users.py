@@ -17,9 +17,9 @@ from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.optimizers import ServerMomentum
-from fedpriv.experiments.options import option
+from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.sampling import PoissonCohorts
-from fedpriv.ranges import Range
+from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,45 +36,44 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImagesByUser:
+class ImagesByUser(Part):
     """Classification of images that are divided among artificial users.
 
     Public examples are of no user: they leave the training set before it is divided. The test
     examples are the data set's own test set.
+
+    Attributes:
+        images: Which data set.
+        folder: Where its files lie; none to look around.
+        users: How many users.
+        partition: How images are divided: by labels (dirichlet, shards), at random (uniform), or at
+            random in numbers of a law.
+        alpha: Partition dirichlet: small for users of few classes each.
+        shards: Partition shards: runs of the sorted images that a user has.
+        skew: Partition log-normal: deviation of the numbers' logarithms; power-law: its exponent.
+        partition_seed: Another division of the same kind.
+        public: Images of no user that released models are measured on.
+        public_train: And others, which public models learn from; 0 for none.
+        network: linear: softmax regression; convolutions: a small network.
     """
 
-    images: Literal["mnist", "cifar10", "cifar100"] = option("mnist", "Which data set.")
-    folder: str | None = option(None, "Where its files lie; none to look around.")
-    users: int = option(5_000, "How many users.", Range.AT_LEAST_ONE)
-    partition: Literal["dirichlet", "shards", "uniform", "log-normal", "power-law"] = option(
-        "dirichlet",
-        "How images are divided: by labels (dirichlet, shards), at random (uniform), or at random "
-        "in numbers of a law.",
-    )
-    alpha: float = option(
-        0.3, "Partition dirichlet: small for users of few classes each.", Range.ABOVE_ZERO,
-        only=("partition", ("dirichlet",)),
-    )  # fmt: skip
-    shards: int = option(
-        2, "Partition shards: runs of the sorted images that a user has.", Range.AT_LEAST_ONE,
-        only=("partition", ("shards",)),
-    )  # fmt: skip
-    skew: float = option(
-        1.0,
-        "Partition log-normal: deviation of the numbers' logarithms; power-law: its exponent.",
-        Range.AT_LEAST_ZERO,
-        only=("partition", ("log-normal", "power-law")),
-    )
-    partition_seed: int = option(0, "Another division of the same kind.")
-    public: int = option(
-        1_000, "Images of no user that released models are measured on.", Range.AT_LEAST_ONE
-    )
-    public_train: int = option(
-        100, "And others, which public models learn from; 0 for none.", Range.AT_LEAST_ZERO
-    )
-    network: Literal["linear", "convolutions"] = option(
-        "linear", "linear: softmax regression; convolutions: a small network."
-    )
+    images: Literal["mnist", "cifar10", "cifar100"] = "mnist"
+    folder: str | None = None
+    users: PositiveInt = 5_000
+    partition: Literal["dirichlet", "shards", "uniform", "log-normal", "power-law"] = "dirichlet"
+    alpha: PositiveFloat = 0.3
+    shards: PositiveInt = 2
+    skew: NonNegativeFloat = 1.0
+    partition_seed: int = 0
+    public: PositiveInt = 1_000
+    public_train: NonNegativeInt = 100
+    network: Literal["linear", "convolutions"] = "linear"
+
+    def check(self) -> None:
+        """Refuse options without an effect."""
+        check_effect(self, "alpha", "partition", "dirichlet")
+        check_effect(self, "shards", "partition", "shards")
+        check_effect(self, "skew", "partition", "log-normal", "power-law")
 
     def __call__(self, experiment: object) -> ModuleTask:
         """Return the task.

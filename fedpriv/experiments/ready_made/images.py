@@ -15,8 +15,7 @@ from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.bounds import Clipped
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.optimizers import Sgd
-from fedpriv.experiments.options import option
-from fedpriv.ranges import Range
+from fedpriv.parts import Part, PositiveInt
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,20 +28,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CifarTask:
-    """Small photographs, classified."""
+class CifarTask(Part):
+    """Small photographs, classified.
 
-    photographs: Literal["cifar10", "cifar100"] = option("cifar10", "Which data set.")
-    folder: str | None = option(None, "Where its files lie; none to look around.")
-    classes: Literal["all", "first-half", "last-half"] = option(
-        "all", "Half of the classes alone, numbered from 0: to train on what another half taught."
-    )
-    network: Literal["reduced", "wide"] = option(
-        "reduced", "reduced: WRN-10-1, 78,186 parameters with ten classes; wide: WRN-16-4."
-    )
-    multiplicity: int = option(
-        4, "Views of an image, whose gradients are averaged before the bound.", Range.AT_LEAST_ONE
-    )
+    Attributes:
+        photographs: Which data set.
+        folder: Where its files lie; none to look around.
+        classes: Half of the classes alone, numbered from 0: to train on what another half taught.
+        network: reduced: WRN-10-1, 78,186 parameters with ten classes; wide: WRN-16-4.
+        multiplicity: Views of an image, whose gradients are averaged before the bound.
+    """
+
+    photographs: Literal["cifar10", "cifar100"] = "cifar10"
+    folder: str | None = None
+    classes: Literal["all", "first-half", "last-half"] = "all"
+    network: Literal["reduced", "wide"] = "reduced"
+    multiplicity: PositiveInt = 4
 
     def __call__(self, experiment: object) -> CentralTask:
         """Return the task.

@@ -13,8 +13,7 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.options import option
-from fedpriv.ranges import Range
+from fedpriv.parts import Between, Part, PositiveInt
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,15 +26,16 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _NaturalUsers:
-    """Options of a data set that comes with its users."""
+class _NaturalUsers(Part):
+    """Options of a data set that comes with its users.
 
-    users: int | None = option(
-        None, "Only the roster's first so many users, for quick trials.", Range.AT_LEAST_ONE
-    )
-    public: float = option(
-        0.1, "Share of users who are public; half of them are learnt from.", Range.BETWEEN
-    )
+    Attributes:
+        users: Only the roster's first so many users, for quick trials.
+        public: Share of users who are public; half of them are learnt from.
+    """
+
+    users: PositiveInt | None = None
+    public: Between = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +45,17 @@ class FemnistTask(_NaturalUsers):
     Writers who are public by a hash of their ids teach public models and measure released ones;
     they are on no roster. The test examples are others of the rostered writers: TFF's own test
     split, or the last fifth of each.
+
+    Attributes:
+        path: emnist_all.sqlite.lzma of TFF (or unpacked), or a file or folder of LEAF's JSON; none
+            for what `fedpriv data fetch emnist` got.
+        characters: Ten digits, or 62 with letters.
+        network: linear: softmax regression; convolutions: a small network.
     """
 
-    path: str | None = option(
-        None,
-        "emnist_all.sqlite.lzma of TFF (or unpacked), or a file or folder of LEAF's JSON; none for "
-        "what `fedpriv data fetch emnist` got.",
-    )
-    characters: Literal["digits", "all"] = option("digits", "Ten digits, or 62 with letters.")
-    network: Literal["linear", "convolutions"] = option(
-        "convolutions", "linear: softmax regression; convolutions: a small network."
-    )
+    path: str | None = None
+    characters: Literal["digits", "all"] = "digits"
+    network: Literal["linear", "convolutions"] = "convolutions"
 
     def __call__(self, experiment: object) -> ModuleTask:
         """Return the task.
@@ -108,16 +108,15 @@ class ShakespeareTask(_NaturalUsers):
     Roles that are public by a hash of their names teach public models and measure released ones;
     they are on no roster. The test examples are others of the rostered roles: TFF's own test split,
     or the last fifth of each, of which none overlaps with training.
+
+    Attributes:
+        path: shakespeare.sqlite.lzma of TFF (or unpacked), or a file or folder of LEAF's JSON; none
+            for what `fedpriv data fetch shakespeare` got.
+        model: reduced: 64 units, 20,636 parameters; full: 256 units and 274,844.
     """
 
-    path: str | None = option(
-        None,
-        "shakespeare.sqlite.lzma of TFF (or unpacked), or a file or folder of LEAF's JSON; none "
-        "for what `fedpriv data fetch shakespeare` got.",
-    )
-    model: Literal["reduced", "full"] = option(
-        "reduced", "reduced: 64 units, 20,636 parameters; full: 256 units and 274,844."
-    )
+    path: str | None = None
+    model: Literal["reduced", "full"] = "reduced"
 
     def __call__(self, experiment: object) -> ModuleTask:
         """Return the task.
