@@ -3,13 +3,8 @@ import json
 import numpy as np
 from torch import nn
 
-from fedpriv.experiments import (
-    AdaptableClip,
-    FederatedExperiment,
-    GaussianNoise,
-    LocalSgd,
-    PoissonCohorts,
-)
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd, PoissonCohorts
+from fedpriv.mechanisms import Clip
 from fedpriv.tasks.module_task import ModuleTask
 
 WORDS = [f"word-{n}" for n in range(12)]
@@ -58,7 +53,7 @@ def experiment():
         task=task,
         rounds=15,
         sampling=PoissonCohorts(cohort=20.0),
-        bound=AdaptableClip(l2_clip_norm=2.0),
+        bound=Clip(l2_clip_norm=2.0),
         noise=GaussianNoise(multiplier=0.5),
         local=LocalSgd(learning_rate=0.5, batch_size=5, epochs=2),
     )

@@ -1,14 +1,9 @@
 import numpy as np
 from torch import nn
 
-from fedpriv.experiments import (
-    AdaptableClip,
-    FederatedExperiment,
-    GaussianNoise,
-    LocalSgd,
-    PoissonCohorts,
-)
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd, PoissonCohorts
 from fedpriv.measures import Measure
+from fedpriv.mechanisms import Clip
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.local.module_measures import REGRESSION, ModuleMeasure
 
@@ -44,7 +39,7 @@ def experiment():
         task=task,
         rounds=20,
         sampling=PoissonCohorts(cohort=30.0),
-        bound=AdaptableClip(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(multiplier=0.7),
         local=LocalSgd(learning_rate=0.05, batch_size=10),
     )

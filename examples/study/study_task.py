@@ -3,13 +3,8 @@
 import numpy as np
 from torch import nn
 
-from fedpriv.experiments import (
-    AdaptableClip,
-    FederatedExperiment,
-    GaussianNoise,
-    LocalSgd,
-    PoissonCohorts,
-)
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd, PoissonCohorts
+from fedpriv.mechanisms import Clip
 from fedpriv.tasks.module_task import ModuleTask
 
 
@@ -36,7 +31,7 @@ def experiment():
         task=task,
         rounds=4,
         sampling=PoissonCohorts(cohort=20.0),
-        bound=AdaptableClip(l2_clip_norm=0.5),
+        bound=Clip(l2_clip_norm=0.5),
         noise=GaussianNoise(multiplier=1.0),
         local=LocalSgd(learning_rate=0.5),
     )

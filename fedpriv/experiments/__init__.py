@@ -16,7 +16,6 @@ from fedpriv.experiments.averaging import (
     FederatedExperiment,
 )
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
-from fedpriv.experiments.bounds import AdaptableClip, Clipped, NoBound, Normalised
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import (
@@ -37,7 +36,6 @@ from fedpriv.experiments.sampling import (
 from fedpriv.parts import Part
 
 __all__ = [
-    "AdaptableClip",
     "AggregatePart",
     "Average",
     "BandedNoise",
@@ -45,7 +43,6 @@ __all__ = [
     "CentralBoltOn",
     "CentralDescent",
     "CentralExperiment",
-    "Clipped",
     "CyclicBatches",
     "CyclicCohorts",
     "ExampleSampling",
@@ -59,9 +56,7 @@ __all__ = [
     "LocalSgd",
     "MajorityVote",
     "MeanOutputs",
-    "NoBound",
     "NoNoise",
-    "Normalised",
     "ParamsAggregate",
     "Part",
     "PoissonCohorts",

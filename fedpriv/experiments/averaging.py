@@ -11,14 +11,6 @@ from typing import Any, ClassVar, Literal
 
 from fedpriv import optimizers
 from fedpriv.experiments.aggregates import Aggregate, Last
-from fedpriv.experiments.bounds import (
-    AdaptableClip,
-    BoundPart,
-    Clipped,
-    ExampleBound,
-    NoBound,
-    UserBound,
-)
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
@@ -35,7 +27,15 @@ from fedpriv.experiments.preconditioning import (
 from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, PoissonCohorts, limit_of
 from fedpriv.experiments.start import Fresh
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.mechanisms import Bound, Rounded, SideInformation
+from fedpriv.mechanisms import (
+    AdaptiveClip,
+    Bound,
+    Clip,
+    Normalise,
+    Rounded,
+    SideInformation,
+    Unbounded,
+)
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Preconditioner
@@ -74,14 +74,14 @@ class Averaging(Experiment):
     """
 
     sampling: Any
-    bound: BoundPart
+    bound: Bound
     noise: Noise = GaussianNoise()
     aggregate: Aggregate = Last()
 
     def __post_init__(self) -> None:
         """Check every option, and that there is no noise without a bound."""
         super().__post_init__()
-        if self.noise.kind != "none" and isinstance(self.bound, NoBound):
+        if self.noise.kind != "none" and isinstance(self.bound, Unbounded):
             raise ValueError(
                 f"noise {self.noise.kind!r} without a bound protects no one; use bound 'clip' or "
                 "'normalise', or noise 'none'"
@@ -180,7 +180,7 @@ class FederatedExperiment(Averaging):
     task: TaskFactory = field(default=TagPredictionTask(), repr=False)
     rounds: PositiveInt = 100
     sampling: Cohorts = PoissonCohorts()
-    bound: UserBound = AdaptableClip()
+    bound: Clip | AdaptiveClip | Normalise | Unbounded = Clip()
     local: LocalSgd = LocalSgd()
     precondition: Precondition = Nowhere()
     release_preconditioner: ReleasePreconditioner = NotPreconditioned()
@@ -208,10 +208,10 @@ class FederatedExperiment(Averaging):
                 f"noise {noise!r} takes back what earlier rounds added; use noise "
                 "'gaussian', or precondition by side information, which stays as it is"
             )
-        if getattr(getattr(self.bound, "clip_norm", None), "kind", "fixed") == "adaptive":
+        if self.bound.start is not None:
             raise ValueError(
-                f"clip-norm 'adaptive' and noise {noise!r}: noise that is correlated over rounds "
-                "would have to restart with every clip norm; use clip-norm 'fixed'"
+                f"bound 'adaptive' and noise {noise!r}: noise that is correlated over rounds would "
+                "have to restart with every clip norm; use bound 'clip'"
             )
 
     def _check_effects(self) -> None:
@@ -224,7 +224,7 @@ class FederatedExperiment(Averaging):
         scaled_back = {"precondition": place == "scale-then-privatise",
                        "release-preconditioner": releases == "past-releases"}  # fmt: skip
         for name, back in scaled_back.items():
-            if back and self.bound.kind == "none":
+            if back and isinstance(self.bound, Unbounded):
                 value = place if name == "precondition" else releases
                 raise ValueError(
                     f"{name} {value!r} has no effect with bound 'none': what is scaled is scaled "
@@ -292,7 +292,7 @@ class FederatedExperiment(Averaging):
                 "fewer, or leave it out"
             )
         side = self.make_side_information(task)
-        bound = self.bound.make()
+        bound: Bound = self.bound
         adaptive = bound if bound.start is not None else None
         # Without noise a bound may be so high that it never binds, and its grid would be coarse.
         if getattr(self.noise, "exact_sum", False) is not False:
@@ -412,7 +412,7 @@ class CentralExperiment(Averaging):
     steps: PositiveInt | None = None
     micro_batch: PositiveInt = 1
     sampling: Batches = PoissonBatches()
-    bound: ExampleBound = Clipped()
+    bound: Clip | Normalise | Unbounded = Clip()
     optimizer: GradientOptimizer = Sgd()
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = "constant"
     preconditioner: ExamplePreconditioner = NotPreconditioned()
@@ -491,7 +491,7 @@ class CentralExperiment(Averaging):
         unit, most = "example", None
         if task.owned is not None:
             unit, most, sampler = task.owned.unit, task.owned.most, task.owned.sampler(sampler)
-        bound = self.bound.make()
+        bound: Bound = self.bound
         if getattr(self.noise, "exact_sum", None):
             bound = _rounded(bound, task)
         plan = self.make_plan(

@@ -27,7 +27,6 @@ from typing import Any
 import numpy as np
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.bounds import Adaptive
 from fedpriv.experiments.experiment import Experiment, Settings
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
@@ -200,7 +199,7 @@ def settle(
     else:
         norm, num_public = known.update_norm, known.num_public_examples
     # A clip norm that adapts begins from the one given.
-    if norm is None or isinstance(getattr(bound, "clip_norm", None), Adaptive):
+    if norm is None or bound.start is not None:
         fixed["l2_clip_norm"] = getattr(bound, "l2_clip_norm", None)
     num_users = len(task.roster)
     found = choose_settings(

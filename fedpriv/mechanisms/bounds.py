@@ -40,14 +40,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.parts import NonNegativeFloat, Part, PositiveInt
-from fedpriv.ranges import Range, finite_float, positive_float
+from fedpriv.parts import Between, NonNegativeFloat, Part, PositiveInt
+from fedpriv.ranges import Range, positive_float
 from fedpriv.sums import BITS, most_each
 from fedpriv.tree import Params
 
@@ -192,8 +191,7 @@ def _norm(name: str, value: Any) -> float:
     return found
 
 
-Norm = Annotated[float, _norm]
-_Between = Annotated[float, partial(finite_float, allowed=Range.BETWEEN)]
+Norm = Annotated[float, _norm, Range.ABOVE_ZERO]
 
 
 def _scaled_to(lengths: np.ndarray, norms: np.ndarray) -> np.ndarray:
@@ -212,9 +210,13 @@ class Clip(Bound):
 
     Reference: McMahan et al., "Learning Differentially Private Recurrent Language Models" (2018),
     Algorithm 1, flat clipping.
+
+    Attributes:
+        l2_clip_norm: C, the longest a bounded update may be.
     """
 
-    l2_clip_norm: Norm
+    kind: ClassVar[str] = "clip"
+    l2_clip_norm: Norm = 1.0
 
     elementwise = True
 
@@ -238,9 +240,14 @@ class Normalise(Bound):
 
     With r = 0 this is the normalised update of DP-NormFedAvg (Das et al. 2021); r > 0 is the
     regulariser of DP-NSGD (Yang et al. 2022, Algorithm 1), scaled by C.
+
+    Attributes:
+        l2_clip_norm: C, the length of a bounded update.
+        regulariser: r of C Δ/(r + ‖Δ‖).
     """
 
-    l2_clip_norm: Norm
+    kind: ClassVar[str] = "normalise"
+    l2_clip_norm: Norm = 1.0
     regulariser: NonNegativeFloat = 0.0
 
     elementwise = True
@@ -272,6 +279,7 @@ class _Unchanged(Bound):
 class Unbounded(_Unchanged):
     """Let every finite update through. Only a plan without noise, and without an ε, accepts it."""
 
+    kind: ClassVar[str] = "none"
     l2_bound = math.inf
 
 
@@ -496,12 +504,12 @@ class AdaptiveClip(Bound):
     has noise σ C / a.
 
     Attributes:
-        initial: C of the first round.
-        least: It never falls below.
-        most: It never rises above.
+        l2_clip_norm: C of the first round.
+        least: The clip norm never falls below; none for a thousandth of the first.
+        most: It never rises above; none for a thousand times the first.
         quantile: Share of users whose updates are to be shorter than C.
         rate: Of the geometric step of C.
-        count_weight: h, what the count takes of the vector's length.
+        count_weight: h, what the count takes of a user's vector; the update has √(1 - its square).
 
     Raises:
         ValueError: If the limits do not hold the initial norm.
@@ -510,19 +518,21 @@ class AdaptiveClip(Bound):
     Algorithm 1.
     """
 
-    initial: Norm
-    least: Norm
-    most: Norm
-    quantile: _Between = 0.5
+    kind: ClassVar[str] = "adaptive"
+    l2_clip_norm: Norm = 1.0
+    least: Norm | None = None
+    most: Norm | None = None
+    quantile: Between = 0.5
     rate: Norm = 0.2
-    count_weight: _Between = 0.2
+    count_weight: Between = 0.2
 
     def check(self) -> None:
-        """Refuse limits that do not hold the initial norm."""
-        if not self.least <= self.initial <= self.most:
+        """Refuse limits that do not hold the first norm."""
+        least, most = self.limits_of_norm
+        if not least <= self.l2_clip_norm <= most:
             raise ValueError(
-                f"clip norm {self.initial!r} must lie within its limits {self.least!r} and "
-                f"{self.most!r}; set clip-least and clip-most"
+                f"clip norm {self.l2_clip_norm!r} must lie within its limits {least!r} and "
+                f"{most!r}; set bound.least and bound.most"
             )
 
     elementwise = True
@@ -531,7 +541,16 @@ class AdaptiveClip(Bound):
     @property
     def start(self) -> float:
         """C of the first round."""
-        return self.initial
+        return self.l2_clip_norm
+
+    @property
+    def limits_of_norm(self) -> tuple[float, float]:
+        """Least and most that the clip norm may be."""
+        first = self.l2_clip_norm
+        return (
+            first / 1e3 if self.least is None else self.least,
+            first * 1e3 if self.most is None else self.most,
+        )
 
     @property
     def update_weight(self) -> float:
@@ -558,7 +577,8 @@ class AdaptiveClip(Bound):
         share = 0.5 + float(update.pop(WITHIN)[0]) / (2.0 * self.count_weight)
         moved = known * math.exp(min(max(-self.rate * (share - self.quantile), -50.0), 50.0))
         update = tree.to_dense(tree.scale(update, known / self.update_weight))
-        return update, min(max(moved, self.least), self.most)
+        least, most = self.limits_of_norm
+        return update, min(max(moved, least), most)
 
     def _known(self, clip_norm: float | None) -> float:
         if clip_norm is None:

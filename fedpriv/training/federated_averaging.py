@@ -132,8 +132,8 @@ class FederatedAveraging(Algorithm):
             )
         if self.bound is not None and plan.charged_once:
             raise ValueError(
-                "clip-norm 'adaptive': noise of a whole run is correlated over rounds, and would "
-                "have to restart with every clip norm; use clip-norm 'fixed'"
+                "bound 'adaptive': noise of a whole run is correlated over rounds, and would have "
+                "to restart with every clip norm; use bound 'clip'"
             )
         if planned is not None:
             self.preconditioner.check_rounds(planned)

@@ -171,7 +171,7 @@ def _bound(settings: Settings, norm: float) -> Bound:
     if settings.quantile is None:
         return Clip(l2_clip_norm=norm)
     least, most = norm / 1e6, norm * 1e6
-    return AdaptiveClip(initial=norm, least=least, most=most, quantile=settings.quantile)
+    return AdaptiveClip(l2_clip_norm=norm, least=least, most=most, quantile=settings.quantile)
 
 
 @functools.lru_cache(maxsize=1024)

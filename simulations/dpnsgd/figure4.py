@@ -20,7 +20,7 @@ What ε means here: GLUE's training examples are phrases, and many are cut from 
 unit is one of these examples, not the sentence, nor who wrote it. That the weights have seen none
 of them is an assumption.
 
-Source: Yang, Zhang, Chen and Liu, "Normalized/Clipped SGD with Perturbation for Differentially
+Source: Yang, Zhang, Chen and Liu, "Normalized/Clip SGD with Perturbation for Differentially
 Private Non-Convex Optimization" (2022, arXiv:2206.13033), Appendix D.1.
 """
 

@@ -104,7 +104,7 @@ class Images:
 def bounded(rule: Rule, size: float) -> dict[str, Any]:
     """Return the options of a rule with r, or c."""
     if rule == "normalise":
-        return {"bound": "normalise", "l2_clip_norm": 1.0, "normalise_regulariser": size}
+        return {"bound": "normalise", "l2_clip_norm": 1.0, "bound.regulariser": size}
     return {"bound": "clip", "l2_clip_norm": size}
 
 

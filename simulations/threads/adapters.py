@@ -33,13 +33,13 @@ from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic
 from fedpriv.libraries import one_thread
+from fedpriv.mechanisms import Clip
 from fedpriv.parts import NonNegativeInt, Part, PositiveFloat, PositiveInt
 from fedpriv.rng import Key
 from fedpriv.runs.progress import Pace
@@ -299,7 +299,7 @@ def adapter_tags() -> FederatedExperiment:
         rounds=20,
         eval_every=20,
         sampling=PoissonCohorts(cohort=400.0),
-        bound=AdaptableClip(l2_clip_norm=4.0),
+        bound=Clip(l2_clip_norm=4.0),
         noise=GaussianNoise(target_epsilon=8.0),
         local=LocalSgd(learning_rate=1.0, batch_size=16, max_examples_per_user=16),
     )

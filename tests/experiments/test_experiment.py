@@ -5,16 +5,17 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
+from fedpriv.experiments.bounds import Adaptive
 
 from fedpriv.experiments.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
-from fedpriv.experiments.bounds import AdaptableClip, Adaptive, Normalised
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise
 from fedpriv.experiments.options import _SUGGESTIONS, Entry, OptionIndex, entries
 from fedpriv.experiments.tasks import TagPredictionTask
+from fedpriv.mechanisms import Clip, Normalise
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
@@ -78,7 +79,7 @@ class TestOptions:
             ("side-information", "rank", "local"),
             ("preconditioner-top", 3, "local"),
             ("decay", 0.5, "past-releases"),
-            ("normalise-regulariser", 0.1, "normalise"),
+            ("bound.regulariser", 0.1, "normalise"),
         ],
     )
     def test_an_option_of_a_part_that_is_not_chosen_is_refused_by_the_part(
@@ -98,7 +99,7 @@ class TestOptions:
     def test_what_was_set_stays_where_another_kind_has_the_option(self):
         made = base(target_epsilon=3.0).with_options({"noise": "banded"})
         assert made.noise == BandedNoise(target_epsilon=3.0)
-        assert base().with_options({"bound": "normalise"}).bound == Normalised(l2_clip_norm=0.5)
+        assert base().with_options({"bound": "normalise"}).bound == Normalise(l2_clip_norm=0.5)
 
     def test_a_preset_holds_where_its_part_is_chosen(self):
         made = FederatedExperiment(name="a", description="", presets={"ema-decay": 0.25})
@@ -209,7 +210,7 @@ def test_a_plan_of_another_roster_makes_no_parts(tiny_corpus):
     assert replace(other, algorithm=components.algorithm).task is other.task
 
 
-class Halving(AdaptableClip):
+class Halving(Clip):
     """A bound derived from one of ours, of its kind."""
 
 
@@ -217,9 +218,9 @@ def test_a_part_of_another_class_is_refused_and_not_replaced_by_the_one_of_its_k
     with refuses(ValueError, "bound", "Halving"):
         FederatedExperiment(name="x", description="", bound=Halving())
     # Of examples nothing follows their norms.
-    with refuses(ValueError, "CentralExperiment", "Clipped"):
+    with refuses(ValueError, "CentralExperiment", "Clip"):
         CentralExperiment(
-            name="x", description="", task=lambda e: None, bound=AdaptableClip(clip_norm=Adaptive())
+            name="x", description="", task=lambda e: None, bound=Clip(clip_norm=Adaptive())
         )
 
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
-from fedpriv.experiments.bounds import AdaptableClip, BoundPart, Clipped, NoBound
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import GaussianNoise, NoNoise
 from fedpriv.experiments.optimizers import ServerSgd, Sgd
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
-from fedpriv.mechanisms.bounds import Clip
+from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
@@ -32,23 +31,10 @@ from tests.tasks.sixty import sixty
 class Halving(Clip):
     """Clips, and then halves."""
 
+    kind: ClassVar[str] = "halving"
+
     def factors(self, norms, clip_norm=None):
         return 0.5 * Clip.factors(self, norms, clip_norm)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Halved(BoundPart):
-    """Clips at half of `cap`.
-
-    Attributes:
-        cap: C, twice the longest.
-    """
-
-    kind: ClassVar[str] = "halving"
-    cap: PositiveFloat = 1.0
-
-    def make(self):
-        return Halving(l2_clip_norm=self.cap)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +124,7 @@ class Backwards(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class ByUser(FederatedExperiment):
-    bound: AdaptableClip | NoBound | Halved = AdaptableClip()
+    bound: Clip | Unbounded | Halving = Clip()
     noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
     release_preconditioner: NotPreconditioned | DoublingPart = NotPreconditioned()
     server: ServerSgd | Backwards = ServerSgd()
@@ -146,7 +132,7 @@ class ByUser(FederatedExperiment):
 
 @dataclass(frozen=True, kw_only=True)
 class ByExample(CentralExperiment):
-    bound: Clipped | NoBound | Halved = Clipped()
+    bound: Clip | Unbounded | Halving = Clip()
     noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
     preconditioner: NotPreconditioned | DoublingPart = NotPreconditioned()
     optimizer: Sgd | Backwards = Sgd()
@@ -181,7 +167,7 @@ def last(request, one_root):
 
 
 def test_a_bound(last):
-    halving, halved = last(bound="halving", cap=0.2, noise="none")
+    halving, halved = last(bound="halving", l2_clip_norm=0.2, noise="none")
     assert halving.plan.live_mechanism.bound == Halving(l2_clip_norm=0.2)
     _, plain = last(l2_clip_norm=0.1, noise="none")
     for name, array in plain.items():

@@ -41,7 +41,7 @@ BAD = {
     "eval-every": (0, -1),
     "users": (0, 61, -1),
     "roster": ("nobody", 5),
-    "normalise-regulariser": (-1.0,),
+    "bound.regulariser": (-1.0,),
     "server-momentum": (1.0, -0.1),
     "server-adaptivity": (0.0,),
     "ema-decay": (1.0, -0.5),
@@ -50,7 +50,7 @@ BAD = {
 }
 # Options that only act together with another.
 NEEDS = {
-    "normalise-regulariser": {"bound": "normalise"},
+    "bound.regulariser": {"bound": "normalise"},
     "server-momentum": {"server": "momentum"},
     "server-adaptivity": {"server": "adam"},
     "ema-decay": {"aggregate": "ema"},
@@ -122,13 +122,15 @@ def test_every_option_is_taken_or_refused_by_name_with_every_method(made):
 
 def test_an_option_of_another_method_is_refused_with_the_method():
     descent = FederatedExperiment(name="toy", description="A toy.").with_options({"method": "agd"})
-    with refuses(ValueError, "clip-norm", "averaging", "agd"):  # fmt: skip
-        descent.with_options({"clip-norm": "adaptive"})
+    with refuses(ValueError, "bound", "averaging", "agd"):  # fmt: skip
+        descent.with_options({"bound": "adaptive"})
 
 
 def test_a_part_within_a_part_that_is_not_there_is_refused_with_it():
-    with refuses(ValueError, "clip_quantile", "clip"):
-        base().with_options({"bound": "normalise", "clip_quantile": 0.5})
+    with refuses(ValueError, "preconditioner_top", "rank"):
+        base().with_options(
+            {"precondition": "local", "side-information": "tf-idf", "preconditioner_top": 5}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -151,7 +151,7 @@ def test_where_nothing_can_be_chosen_the_experiments_own_values_hold(corpus, cha
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
-        ({"clip-norm": "adaptive"}, {"bound.l2_clip_norm": 30.0}),
+        ({"bound": "adaptive"}, {"bound.l2_clip_norm": 30.0}),
         ({"start": "fresh"}, {}),
         ({"start.factor": 0.75}, {"start.factor": 0.75}),
     ],

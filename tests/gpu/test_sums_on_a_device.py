@@ -13,7 +13,7 @@ from fedpriv.training.devices import usable_device
 
 BOUNDS = {
     "clip": Rounded(bound=Clip(l2_clip_norm=0.3)),
-    "adaptive": Rounded(bound=AdaptiveClip(initial=30.0, least=1.0, most=100.0)),
+    "adaptive": Rounded(bound=AdaptiveClip(l2_clip_norm=30.0, least=1.0, most=100.0)),
 }
 
 

@@ -260,8 +260,8 @@ class TestTags:
             np.testing.assert_array_equal(both[name] - other[name], array)
 
     def test_a_clip_norm_that_adapts(self, tiny_corpus):
-        experiment, task = made("dp-fedavg-tags", tiny_corpus, **{"clip-norm": "adaptive"})
-        params, bound = trained_params(task), AdaptiveClip(initial=0.05, least=0.01, most=1.0)
+        experiment, task = made("dp-fedavg-tags", tiny_corpus, bound="adaptive")
+        params, bound = trained_params(task), AdaptiveClip(l2_clip_norm=0.05, least=0.01, most=1.0)
         usual, batched = (experiment.make_trainer(task, device=each) for each in (None, "cpu"))
         assert isinstance(batched, VectorisedTrainer)
         norms = []

@@ -35,8 +35,8 @@ EVERY = {
     "capped together": CappedTogether(cap=0.3, num_coordinates=124),
     "output sensitivity": OutputSensitivity(l2_bound=1e-99),
     "checked": Checked(l2_bound=1e100),
-    "adaptive": AdaptiveClip(initial=0.5, least=0.1, most=2.0, quantile=0.7),
-    "rounded adaptive": Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
+    "adaptive": AdaptiveClip(l2_clip_norm=0.5, least=0.1, most=2.0, quantile=0.7),
+    "rounded adaptive": Rounded(bound=AdaptiveClip(l2_clip_norm=0.5, least=0.1, most=2.0)),
     "user-defined": Counted(l2_clip_norm=0.5, times=-3, other=Counted(l2_clip_norm=2, times=0)),
 }
 

@@ -47,7 +47,7 @@ def test_what_no_grid_can_be_made_of_is_refused():
 
 
 def test_a_grid_keeps_what_else_a_bound_says():
-    adaptive = AdaptiveClip(initial=0.5, least=0.1, most=2.0)
+    adaptive = AdaptiveClip(l2_clip_norm=0.5, least=0.1, most=2.0)
     rounded, norms = Rounded(bound=adaptive), np.array([0.0, 0.3, 7.0])
     assert (rounded.start, rounded.l2_bound) == (0.5, 1.0)
     np.testing.assert_array_equal(rounded.factors(norms, 0.5), adaptive.factors(norms, 0.5))

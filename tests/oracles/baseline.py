@@ -134,7 +134,7 @@ METHODS: dict[str, Case] = {
     },
     "by example, DP-SGD": by_example(),
     "by example, micro-batches of 4": by_example(**{"micro-batch": 4}),
-    "by example, DP-NSGD": by_example(bound="normalise", **{"normalise-regulariser": 0.1}),
+    "by example, DP-NSGD": by_example(bound="normalise", **{"bound.regulariser": 0.1}),
     **{
         f"by example, {kind}": by_example(preconditioner=kind, **{"public-batch": 4})
         for kind in PUBLIC

@@ -151,8 +151,8 @@ def correlated(kind: str, **options: Any) -> Value:
 
 AXES: dict[str, dict[str, Value]] = {
     "bound": {
-        "normalise": Value(turns, {"bound": "normalise", "normalise-regulariser": 0.1}),
-        "adaptive": Value(moves_params, {"clip-norm": "adaptive"}),
+        "normalise": Value(turns, {"bound": "normalise", "bound.regulariser": 0.1}),
+        "adaptive": Value(moves_params, {"bound": "adaptive"}),
         "none": Value(turns, {"bound": "none", "l2-clip-norm": None}, needs=NOISELESS),
     },
     "noise": {

@@ -193,7 +193,7 @@ QUESTIONS = {
     "floats": Question(lambda params: Clip(l2_clip_norm=0.3), _GOOD),
     "unbounded floats": Question(lambda params: Unbounded(), _GOOD),
     "adaptive": Question(
-        lambda params: Rounded(bound=AdaptiveClip(initial=0.3, least=0.1, most=1.0)),
+        lambda params: Rounded(bound=AdaptiveClip(l2_clip_norm=0.3, least=0.1, most=1.0)),
         _GOOD,
         context=lambda params: Context(clip_norm=0.2),
     ),

@@ -62,7 +62,7 @@ def test_dp_fedadam():
 
 
 def test_dp_normfedavg():
-    start, played = played_by_user(bound="normalise", normalise_regulariser=0.05,
+    start, played = played_by_user(bound="normalise", **{"bound.regulariser": 0.05},
                                    server="ema-momentum")  # fmt: skip
     product.check(played, federated(start, played, normalise=0.05, server=adadps.ema_momentum))
 

@@ -10,7 +10,7 @@ from tests.oracles import dp_nsgd, product
 BOUNDS = {
     "clip": ({"bound": "clip", "l2_clip_norm": 0.7}, partial(dp_nsgd.clip, c=0.7)),
     "normalise": (
-        {"bound": "normalise", "normalise_regulariser": 0.1}, partial(dp_nsgd.normalise, r=0.1)
+        {"bound": "normalise", "bound.regulariser": 0.1}, partial(dp_nsgd.normalise, r=0.1)
     ),
 }  # fmt: skip
 GRAD = partial(product.of_example, product.gradient)
@@ -55,7 +55,7 @@ def test_noise_is_of_the_sensitivity(bound, relation):
 def test_norm_fedavg():
     start, played = product.play(product.by_user(
         rounds=4, cohort=4.0, noise_multiplier=0.5, bound="normalise", l2_clip_norm=0.4,
-        normalise_regulariser=0.05,
+        **{"bound.regulariser": 0.05},
         **{"local.learning_rate": 0.05, "local.batch_size": 100, "local.epochs": 3},
     ))  # fmt: skip
     found = dp_nsgd.norm_fedavg(

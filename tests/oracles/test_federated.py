@@ -26,9 +26,9 @@ def factors_of(name):
 def test_adaptive_clipping(rates, least, most):
     h, sigma = 0.3, 0.5
     experiment = product.by_user(**BY_USER, **RATES[rates], **{
-        "clip_norm": "adaptive", "clip_norm.clip_rate": 0.8, "clip_norm.clip_quantile": 0.7,
-        "clip_norm.clip_count_weight": h, "clip_norm.clip_least": least,
-        "clip_norm.clip_most": most,
+        "bound": "adaptive", "bound.rate": 0.8, "bound.quantile": 0.7,
+        "bound.count_weight": h, "bound.least": least,
+        "bound.most": most,
     })  # fmt: skip
     start, played = product.play(experiment)
     cohorts, factors = product.cohorts_of(played), factors_of(rates)
@@ -63,7 +63,7 @@ def test_bound_shortens_some_updates_and_leaves_others():
 
 def test_noise_of_the_count():
     """40 draws of σ on ± h: their deviation to a third, a false alarm in 10^3."""
-    experiment = product.by_user(**{**BY_USER, "rounds": 40}, **{"clip_norm": "adaptive"})
+    experiment = product.by_user(**{**BY_USER, "rounds": 40}, **{"bound": "adaptive"})
     _, played = product.play(experiment)
     assert np.std(product.counts_of(played)) == pytest.approx(0.5, rel=1 / 3)
 

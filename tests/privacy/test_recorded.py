@@ -85,8 +85,10 @@ ORDINARY = {
     "normalise by 5, rounded": plan(
         bound=Rounded(bound=Normalise(l2_clip_norm=0.5, regulariser=5))
     ),
-    "adaptive": plan(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0)),
-    "adaptive, rounded": plan(bound=Rounded(bound=AdaptiveClip(initial=0.5, least=0.1, most=2.0))),
+    "adaptive": plan(bound=AdaptiveClip(l2_clip_norm=0.5, least=0.1, most=2.0)),
+    "adaptive, rounded": plan(
+        bound=Rounded(bound=AdaptiveClip(l2_clip_norm=0.5, least=0.1, most=2.0))
+    ),
     "capped": plan(sampler=PoissonSampler(num_users=400, expected_cohort_size=20, cap=40)),
     "fixed": plan({"relation": "replace-one"}, sampler=FixedSizeSampler(num_users=400, size=20)),
     "unprotected": plan(privatizer=Unprotected()),

@@ -31,7 +31,7 @@ def small(monkeypatch):
 
 
 def filled(maps):
-    """Normalised flat in r, clipped the better the larger c."""
+    """Normalise flat in r, clipped the better the larger c."""
     done = {}
     for grid in maps:
         for run in grid.tuning():

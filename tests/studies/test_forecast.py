@@ -48,7 +48,7 @@ def counting(experiment):
 
 PAIRS = [
     {"noise": "tree"},
-    {"noise": "tree", "sampling": "separated", "min_separation": 2, "clip_norm": "adaptive"},
+    {"noise": "tree", "sampling": "separated", "min_separation": 2, "bound": "adaptive"},
     {"sampling": "separated", "min_separation": 2},
     {"sampling": "fixed", "cohort": None},
 ]

@@ -25,7 +25,6 @@ from fedpriv.datasets.stackexchange.embeddings import (
 )
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
@@ -187,7 +186,7 @@ def experiment_of(**options):
         task=EncodedTagPredictionTask(**options),
         sampling=PoissonCohorts(cohort=20.0),
         rounds=3,
-        bound=AdaptableClip(l2_clip_norm=2.0),
+        bound=Clip(l2_clip_norm=2.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )
 

@@ -210,7 +210,7 @@ class Off(nn.Module):
         return self.head(torch.relu(self.body(x)))
 
 
-class Normalised(nn.Module):
+class Normalise(nn.Module):
     def __init__(self, bias=True, groups=1):
         super().__init__()
         self.body, self.norm = nn.Conv1d(1, 4, 3, bias=bias), nn.GroupNorm(groups, 4)
@@ -234,8 +234,8 @@ FINE = {
     "zeros": (at_zero, {}),
     "rows of words": (Words, {"users": WORDS}),
     "units that are off": (Off, {}),
-    "bias before a normalisation": (Normalised, {}),
-    "one weight a channel": (lambda: Normalised(bias=False, groups=4), {}),
+    "bias before a normalisation": (Normalise, {}),
+    "one weight a channel": (lambda: Normalise(bias=False, groups=4), {}),
     "dropout": (lambda: nn.Sequential(nn.Dropout(), nn.Linear(8, 2)), {}),
     "rates that are small": (lambda: nn.Linear(8, 2), {"local_learning_rate": 1e-6}),
 }

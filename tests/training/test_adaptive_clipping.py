@@ -30,7 +30,7 @@ from tests.harness.toys_of_training import (
 )
 
 PARAMS = {"w": np.zeros((4, 2), np.float32), "b": np.zeros(3, np.float32)}
-CLIPPING = AdaptiveClip(initial=3.0, least=1e-3, most=1e3)
+CLIPPING = AdaptiveClip(l2_clip_norm=3.0, least=1e-3, most=1e3)
 
 
 def update(norm, seed=0):
@@ -144,10 +144,10 @@ def test_a_public_inverse_comes_after_the_updates_own_units():
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"initial": 2e3}, "clip-most"),
+        ({"l2_clip_norm": 2e3}, "bound.most"),
         ({"least": 0.0}, "least"),
         ({"most": math.inf}, "most"),
-        ({"least": 4.0}, "clip-least"),
+        ({"least": 4.0}, "bound.least"),
     ],
     ids=str,
 )
@@ -157,7 +157,7 @@ def test_limits_that_do_not_hold_it_are_refused(wrong, named):
 
 
 OPTIONS = {
-    "clip-norm": "adaptive",
+    "bound": "adaptive",
     "l2-clip-norm": 0.5,
     "rounds": 6,
     "cohort": 12.0,

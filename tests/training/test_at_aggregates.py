@@ -99,7 +99,7 @@ class TestLaws:
             optimizer=sgd(0.5),
             aggregate=upa(2),
             at_aggregates=AtAggregates(start=1, reading=reading),
-            bound=AdaptiveClip(initial=1.0, least=0.1, most=10.0),
+            bound=AdaptiveClip(l2_clip_norm=1.0, least=0.1, most=10.0),
         )
         state, expected = algorithm.init(zeros(w=1)), []
         for _ in range(4):

@@ -30,7 +30,7 @@ USERS = {
     name: ArrayExamples(np.full((3, 4), size, np.float32), np.zeros(3, np.int64))
     for name, size in zip("abc", (0.1, 1.0, 9.0), strict=True)
 }
-CLIPPING = AdaptiveClip(initial=1.0, least=0.1, most=10.0)
+CLIPPING = AdaptiveClip(l2_clip_norm=1.0, least=0.1, most=10.0)
 
 
 @pytest.mark.slow

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.bounds import Clipped
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.optimizers import Sgd
+from fedpriv.mechanisms import Clip
 from fedpriv.parts import Part, PositiveInt
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def dp_sgd_conversions() -> CentralExperiment:
         task=ConversionTask(),
         batch_size=250.0,
         epochs=5.0,
-        bound=Clipped(l2_clip_norm=0.5),
+        bound=Clip(l2_clip_norm=0.5),
         optimizer=Sgd(learning_rate=4.0),
         noise=GaussianNoise(target_epsilon=6.0),
         delta=1e-5,

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.optimizers import ServerMomentum
 from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.sampling import PoissonCohorts
+from fedpriv.mechanisms import Clip
 from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def mnist_users() -> FederatedExperiment:
         rounds=50,
         local=LocalSgd(learning_rate=0.5, batch_size=12),
         server=ServerMomentum(learning_rate=0.5, momentum=0.9),
-        bound=AdaptableClip(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )
 
@@ -191,7 +191,7 @@ def cifar10_users() -> FederatedExperiment:
         sampling=PoissonCohorts(cohort=50.0),
         rounds=100,
         local=LocalSgd(learning_rate=0.1, batch_size=20, epochs=2),
-        bound=AdaptableClip(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from fedpriv.experiments.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.bounds import Clipped
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.optimizers import Sgd
+from fedpriv.mechanisms import Clip
 from fedpriv.parts import Part, PositiveInt
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def dp_sgd_cifar() -> CentralExperiment:
         task=CifarTask(),
         batch_size=200.0,
         epochs=2.0,
-        bound=Clipped(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         optimizer=Sgd(learning_rate=2.0),
         noise=GaussianNoise(target_epsilon=8.0),
         delta=1e-5,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.bounds import AdaptableClip
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
+from fedpriv.mechanisms import Clip
 from fedpriv.parts import Between, Part, PositiveInt
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def femnist_users() -> FederatedExperiment:
         task=FemnistTask(),
         rounds=100,
         local=LocalSgd(learning_rate=0.1, batch_size=20),
-        bound=AdaptableClip(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )
 
@@ -173,7 +173,7 @@ def shakespeare_characters() -> FederatedExperiment:
         description="DP-FedAvg on next characters of Shakespeare by speaking role.",
         task=ShakespeareTask(),
         local=LocalSgd(learning_rate=1.0, batch_size=10, max_examples_per_user=64),
-        bound=AdaptableClip(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )
 

@@ -16,7 +16,6 @@ from fedpriv.experiments.agd import FederatedDescent
 from fedpriv.experiments.aggregates import Average, Last
 from fedpriv.experiments.averaging import ExampleSampling, FederatedExperiment
 from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn, SphereNoise
-from fedpriv.experiments.bounds import AdaptableClip, Clipped, NoBound, Normalised
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
@@ -31,6 +30,7 @@ from fedpriv.experiments.preconditioning import (
 from fedpriv.experiments.sampling import CyclicCohorts, PoissonCohorts
 from fedpriv.experiments.start import Fresh, FromPublic
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
+from fedpriv.mechanisms import Clip, Normalise, Unbounded
 
 _UNIT_NORM = TagPredictionTask(inputs="unit-norm")
 _RANKS = Rank(preconditioner_gain=20.0)
@@ -42,7 +42,7 @@ def fedavg_tags() -> FederatedExperiment:
         name="fedavg-tags",
         description="Federated averaging on tag prediction, updates as they are.",
         task=_UNIT_NORM,
-        bound=NoBound(),
+        bound=Unbounded(),
         noise=NoNoise(),
         local=LocalSgd(learning_rate=10.0),
     )
@@ -69,7 +69,7 @@ def adadps_tags() -> FederatedExperiment:
         description="Federated AdaDPS: every local step preconditioned by public word statistics.",
         task=TagPredictionTask(inputs="unit-norm", select="public"),
         start=FromPublic(),
-        bound=AdaptableClip(l2_clip_norm=30.0),  # where none can be chosen
+        bound=Clip(l2_clip_norm=30.0),  # where none can be chosen
         noise=GaussianNoise(target_epsilon=8.0),
         local=LocalSgd(learning_rate=10.0),
         precondition=InSteps(side_information=_RANKS),
@@ -97,7 +97,7 @@ def adadps_tags_paper() -> FederatedExperiment:
         delta=1 / 400,
         local=LocalSgd(learning_rate=10.0, max_examples_per_user=10_000),
         precondition=InSteps(side_information=Rank(preconditioner_gain=50.0)),
-        bound=AdaptableClip(l2_clip_norm=20.0),
+        bound=Clip(l2_clip_norm=20.0),
         aggregate=Last(),
         automatic=(),
     )
@@ -109,7 +109,7 @@ def _by_hand() -> FederatedExperiment:
         adadps_tags(),
         task=_UNIT_NORM,
         local=LocalSgd(learning_rate=30.0),
-        bound=AdaptableClip(l2_clip_norm=60.0),
+        bound=Clip(l2_clip_norm=60.0),
         aggregate=Last(),
         automatic=(),
     )
@@ -178,7 +178,7 @@ def example_sampling_tags() -> Experiment:
         start=FromPublic(),
         examples_per_user=4,
         steps=100,
-        bound=Clipped(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         optimizer=Sgd(learning_rate=30.0),
         noise=GaussianNoise(target_epsilon=8.0),
         eval_every=25,
@@ -192,7 +192,7 @@ def dp_fedavg_tags() -> FederatedExperiment:
         description="DP-FedAvg: clipped updates, their sum noised.",
         task=_UNIT_NORM,
         local=LocalSgd(learning_rate=30.0),
-        bound=AdaptableClip(l2_clip_norm=20.0),
+        bound=Clip(l2_clip_norm=20.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )
 
@@ -210,7 +210,7 @@ def encoder_tags() -> FederatedExperiment:
         description="DP-FedAvg on a pretrained encoder's rows: clipped updates, their sum noised.",
         task=EncodedTagPredictionTask(encoder="all-minilm-l6-v2-10f28a0f1270785b", select="public"),
         start=FromPublic(),
-        bound=AdaptableClip(l2_clip_norm=10.0),  # where none can be chosen
+        bound=Clip(l2_clip_norm=10.0),  # where none can be chosen
         automatic=("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor"),
     )
 
@@ -231,7 +231,7 @@ def dp_normfedavg_tags() -> FederatedExperiment:
         dp_fedavg_tags(),
         name="dp-normfedavg-tags",
         description="DP-NormFedAvg: every update scaled to one length.",
-        bound=Normalised(l2_clip_norm=20.0),
+        bound=Normalise(l2_clip_norm=20.0),
     )
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.bounds import AdaptableClip, NoBound
 from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise, NoNoise
 from fedpriv.experiments.preconditioning import InSteps, OwnMultipliers
 from fedpriv.experiments.start import FromPublic
 from fedpriv.experiments.tasks import NextWordsTask
+from fedpriv.mechanisms import Clip, Unbounded
 
 _LOCAL = LocalSgd(learning_rate=1.0, batch_size=16, max_examples_per_user=256)
 
@@ -26,7 +26,7 @@ def fedavg_words() -> FederatedExperiment:
         name="fedavg-words",
         description="Federated averaging on next-word prediction, updates as they are.",
         task=NextWordsTask(),
-        bound=NoBound(),
+        bound=Unbounded(),
         noise=NoNoise(),
         local=_LOCAL,
     )
@@ -40,7 +40,7 @@ def dp_fedavg_words() -> FederatedExperiment:
         task=NextWordsTask(),
         start=FromPublic(),
         local=_LOCAL,
-        bound=AdaptableClip(l2_clip_norm=1.0),
+        bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )
 

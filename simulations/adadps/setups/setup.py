@@ -62,7 +62,7 @@ class Method:
 
 
 _PLAIN: Mapping[str, Option] = {"noise": "none", "bound": "none"}
-_NORMALISED = {"bound": "normalise", "normalise-regulariser": 0.01}
+_NORMALISED = {"bound": "normalise", "bound.regulariser": 0.01}
 
 
 def _guided(

@@ -80,7 +80,7 @@ BOUNDS = [
     Rounded(bound=Normalise(l2_clip_norm=2.0)),
     Capped(cap=0.5, num_coordinates=124),
     Checked(l2_bound=40.0),
-    Rounded(bound=AdaptiveClip(initial=0.5, least=0.25, most=2.0, quantile=0.75, rate=0.5)),
+    Rounded(bound=AdaptiveClip(l2_clip_norm=0.5, least=0.25, most=2.0, quantile=0.75, rate=0.5)),
 ]
 EXACT = Rounded(bound=Clip(l2_clip_norm=0.5))
 

@@ -35,7 +35,8 @@ if find_spec("transformers") is None:
 
 NODES = ("node-1", "node-2", "node-3")
 EXPERIMENT = """
-from fedpriv.experiments import AdaptableClip, FederatedExperiment, GaussianNoise
+from fedpriv.experiments import FederatedExperiment, GaussianNoise
+from fedpriv.mechanisms import Clip
 from fedpriv.experiments import LocalSgd, PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 
@@ -44,7 +45,7 @@ def experiment():
     return FederatedExperiment(
         name="own", description="Tags on rows of an encoder.", rounds=3,
         task=EncodedTagPredictionTask(encoder={encoder!r}, encoder_texts="both", roster="inside"),
-        sampling=PoissonCohorts(cohort=12.0), bound=AdaptableClip(l2_clip_norm=2.0),
+        sampling=PoissonCohorts(cohort=12.0), bound=Clip(l2_clip_norm=2.0),
         noise=GaussianNoise(multiplier=1.0), local=LocalSgd(learning_rate=1.0))
 """
 

@@ -75,7 +75,7 @@ class Case:
 
 
 def adaptive(c):
-    return AdaptiveClip(initial=c, least=0.1 * c, most=10.0 * c)
+    return AdaptiveClip(l2_clip_norm=c, least=0.1 * c, most=10.0 * c)
 
 
 MULTIPLIED = Context(multiplier=MULTIPLIER)

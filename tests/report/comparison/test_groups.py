@@ -75,7 +75,7 @@ def options_of(**changes):
         ([{"options": {"bands": 4, "trainer": "fast"}}, {"options": {"trainer": "dense"}}],
          {"trainer fast": 1, "trainer dense": 1}),
         # A chosen part names a run, and not an option that it leaves out.
-        ([options_of(), options_of(bound="normalise"), options_of(clip_norm="adaptive")],
+        ([options_of(), options_of(bound="normalise"), options_of(bound="adaptive")],
          {"bound clip, bound.clip_norm fixed": 1, "bound normalise": 1,
           "bound clip, bound.clip_norm adaptive": 1}),
     ],

@@ -33,7 +33,7 @@ from tests.training.local.vectorised.users import (
 )
 
 KIND = (4, (12,), "float32", (), "int64")
-ADAPTIVE = AdaptiveClip(initial=0.6, least=0.1, most=10.0)
+ADAPTIVE = AdaptiveClip(l2_clip_norm=0.6, least=0.1, most=10.0)
 
 
 class Hostile(ArrayExamples):

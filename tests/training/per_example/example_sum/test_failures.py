@@ -152,7 +152,9 @@ def test_bounds_of_coordinates_are_refused_before_anything_is_charged(bound):
 def test_a_clip_norm_that_adapts_is_in_the_context():
     gradients, params = spoilt("logistic", 0.0)
     with pytest.raises(ValueError):
-        example_sum(gradients, params, np.arange(3), AdaptiveClip(initial=1.0, least=0.1, most=9.0))
+        example_sum(
+            gradients, params, np.arange(3), AdaptiveClip(l2_clip_norm=1.0, least=0.1, most=9.0)
+        )
 
 
 def no_class():
