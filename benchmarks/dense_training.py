@@ -26,7 +26,7 @@ from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.vectorised import VectorisedTrainer
 
 KEPT = ", memory kept"
@@ -86,7 +86,7 @@ def ways(job: str, kept: bool, num_users: int) -> dict[str, Callable[[], object]
     alone = ModuleTrainer(
         module=module,
         loss=nn.functional.cross_entropy,
-        schedule=Schedule(learning_rate=0.1, batch_size=10),
+        schedule=LocalSgd(learning_rate=0.1, batch_size=10),
     )
 
     def one_by_one() -> None:

@@ -29,7 +29,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.tasks.task import Task, TaskDescription
 from fedpriv.training.algorithm import Context
 from fedpriv.training.local.module import ArrayExamples, load_params, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.work import UserTrainer
 from fedpriv.tree import Params, Tree
 
@@ -112,7 +112,7 @@ class ClientTask(Task):
         columns = min(500, self._job.num_params)
         return {"params": np.zeros((self._job.num_params // columns, columns), np.float32)}
 
-    def trainer(self, schedule: Schedule, multiplier: Mapping[str, np.ndarray]) -> UserTrainer:
+    def trainer(self, schedule: LocalSgd, multiplier: Mapping[str, np.ndarray]) -> UserTrainer:
         """Return the client."""
         if self._users is None:
             return EchoTrainer(self._job)

@@ -17,7 +17,6 @@ from fedpriv.experiments.averaging import (
 )
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import (
     BandedNoise,
     BufferedNoise,
@@ -34,6 +33,7 @@ from fedpriv.experiments.sampling import (
     SeparatedCohorts,
 )
 from fedpriv.parts import Part
+from fedpriv.training.local.schedule import LocalSgd
 
 __all__ = [
     "AggregatePart",

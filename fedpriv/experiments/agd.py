@@ -27,7 +27,7 @@ from fedpriv.training.dp_agd import (
     Prices,
     StepSizes,
 )
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.per_example.example_sum import CentralSum, gradients_on
 from fedpriv.training.work import Trainers
 
@@ -168,7 +168,7 @@ class FederatedDescent(_Descent):
     ) -> Trainers:
         """Return users' gradients and losses; see `Experiment.make_trainer`."""
         most = self.max_examples_per_user
-        schedule = Schedule(learning_rate=1.0, batch_size=most, max_examples=most)
+        schedule = LocalSgd(learning_rate=1.0, batch_size=most, max_examples_per_user=most)
         gradients: Any = trainer_on(device, task, schedule, {})
         if not isinstance(task, KnowsLossesAlong):
             raise ValueError(_no_losses(task))

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal
 from fedpriv import optimizers
 from fedpriv.experiments.aggregates import Aggregate, Last
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
-from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
 from fedpriv.experiments.options import check_effect
@@ -49,6 +48,7 @@ from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.task import Task
 from fedpriv.training.devices import keep_freed_memory
 from fedpriv.training.federated_averaging import FederatedAveraging
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.per_example.example_sum import (
     CentralSum,
     gradients_on,
@@ -276,7 +276,7 @@ class FederatedExperiment(Averaging):
         """Return local training; see `Experiment.make_trainer`."""
         side = side or self.make_side_information(task)
         multiplier = self.precondition.in_steps(side)
-        schedule = self.local.schedule()
+        schedule = self.local
         trainer = trainer_on(device, task, schedule, multiplier)
         rates = self.local.rate_factor(self.rounds) is not None
         for work in as_works(trainer).values():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
+from fedpriv.experiments.options import kind_of
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.event import Relation
@@ -16,7 +17,7 @@ from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.parts import Fraction, NonNegativeFloat, Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.epsilon import default_delta, format_delta
 from fedpriv.training.algorithm import TRAIN, Algorithm
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.work import Trainers, as_works
 
 if TYPE_CHECKING:  # which loads scipy
@@ -31,7 +32,7 @@ class StepSchedulePart(Part):
         """Return the schedule."""
         from fedpriv.training.permutation_sgd import StepSchedule
 
-        name: Any = self.kind
+        name: Any = kind_of(self)
         numbers = {f.name.removeprefix("step_"): getattr(self, f.name) for f in fields(self)}
         return StepSchedule(name=name, **numbers)
 
@@ -258,7 +259,9 @@ class FederatedBoltOn(_BoltOn):
         self._constants(task)
         most, steps = self.max_examples_per_user, self.local_steps
         # At rate 1: each update's step size comes with its request.
-        local = Schedule(learning_rate=1.0, batch_size=most, epochs=steps, max_examples=most)
+        local = LocalSgd(
+            learning_rate=1.0, batch_size=most, epochs=steps, max_examples_per_user=most
+        )
         trainer = as_works(trainer_on(device, task, local, {}))
         for work in trainer.values():
             local.check_taken(work, rates=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
+from fedpriv.experiments.options import kind_of
 from fedpriv.mechanisms import SideInformation, preconditioners, side_information
 from fedpriv.mechanisms.preconditioners import (
     Delayed,
@@ -53,7 +54,7 @@ class WordRule(Part):
         words = task.public_words()
         if words is None:
             raise ValueError(
-                f"side-information {self.kind!r} is made of public words, of which the task of "
+                f"side-information {kind_of(self)!r} is made of public words, of which the task of "
                 f"{experiment} has none; give it a method side_information() that returns a "
                 "SideInformation and set side-information own, or leave precondition out"
             )

@@ -47,7 +47,7 @@ from fedpriv.training.bounded_sum import NotFiniteError
 from fedpriv.training.evaluate import FEW, Metrics
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.independence import differs, keeps_state, refuse_dependence
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import unlike_streams
 from fedpriv.training.work import Attempt, Trainer, Trainers, Users, Work, as_works, find_work
@@ -509,7 +509,7 @@ def check_task(task: Task, *, learning_rate: float = 0.1) -> None:
         KeepsStateError: A ValueError; if one user changes what another contributes.
     """
     check_parts(task, type(task).__name__)
-    make = partial(task.trainer, Schedule(learning_rate=learning_rate), {})
+    make = partial(task.trainer, LocalSgd(learning_rate=learning_rate), {})
     trainer, params, batch = make(), task.init_params(_KEY), task.synthetic_batch()
     if batch is None:
         raise ValueError(describe_untried(task))

@@ -55,7 +55,7 @@ from fedpriv.training.local.module_state import (
     brought_by,
     made_from,
 )
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.sgd import (
     SGD,
     ClientOptimizer,
@@ -293,10 +293,10 @@ class PersonalLayers:
             )
         self.schedule()
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> LocalSgd:
         """Return the steps before a user is measured."""
-        return Schedule(
-            learning_rate=self.learning_rate, batch_size=self.batch_size, num_steps=self.steps
+        return LocalSgd(
+            learning_rate=self.learning_rate, batch_size=self.batch_size, local_steps=self.steps
         )
 
 
@@ -512,7 +512,7 @@ class ModuleTask(Task):
 
     def trainer(
         self,
-        schedule: Schedule,
+        schedule: LocalSgd,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
     ) -> Trainer:
@@ -545,7 +545,7 @@ class ModuleTask(Task):
         return many
 
     def _alone(
-        self, schedule: Schedule, multiplier: Mapping[str, np.ndarray], device: Any
+        self, schedule: LocalSgd, multiplier: Mapping[str, np.ndarray], device: Any
     ) -> ModuleTrainer:
         """Return what trains one user after another."""
         return ModuleTrainer(
@@ -742,7 +742,7 @@ class ModuleTask(Task):
         """
         module, (batch, _) = self._make(), self._batch
         still = [p for p in module.parameters() if not p.requires_grad]
-        alone = ModuleTrainer(module=module, loss=self._loss, schedule=Schedule(learning_rate=1.0))
+        alone = ModuleTrainer(module=module, loss=self._loss, schedule=LocalSgd(learning_rate=1.0))
         kept = 0 if batch is None else Cost.of(alone, batch.x).num_bytes
         return sum(t.nbytes for t in (*still, *module.buffers())), 2 * kept
 

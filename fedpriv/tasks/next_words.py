@@ -36,7 +36,7 @@ from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, chunks, combined
 from fedpriv.training.local.module import ModuleTrainer, module_params
 from fedpriv.training.local.module_state import made_from
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
@@ -272,7 +272,7 @@ class NextWords(ViewTask[WordView]):
 
     def trainer(
         self,
-        schedule: Schedule,
+        schedule: LocalSgd,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
     ) -> Trainer:

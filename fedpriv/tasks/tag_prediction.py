@@ -35,7 +35,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.task import EMPTY, TaskDescription, ViewTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, OwnWords, softmax_on_device
 from fedpriv.training.per_example.linear import (
     SoftmaxGradients,
@@ -321,7 +321,7 @@ class TagPrediction(ViewTask[TagView]):
 
     def trainer(
         self,
-        schedule: Schedule,
+        schedule: LocalSgd,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
     ) -> Trainer:

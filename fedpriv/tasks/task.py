@@ -21,7 +21,7 @@ from fedpriv.measures import LOSS, Measure
 from fedpriv.mechanisms.side_information import PublicWords, SideInformation
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import FEW, WHOLE, ClassScores, Metrics, Part
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.per_example.example_sum import ExampleGradients
 from fedpriv.training.public_learning import PublicLearner
 from fedpriv.training.public_selection import PublicFold
@@ -263,7 +263,7 @@ class Task(BaseTask):
     @abstractmethod
     def trainer(
         self,
-        schedule: Schedule,
+        schedule: LocalSgd,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
     ) -> Trainers:

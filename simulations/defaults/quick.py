@@ -28,7 +28,7 @@ from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import evaluate_tags
 from fedpriv.training.algorithm import Context, SumRequest
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import Attempt, Users
 from fedpriv.tree import Params, interpolate, to_dense
@@ -139,7 +139,9 @@ def run(
 ) -> tuple[dict[str, Params], float]:
     """Return "last" and "ema", the models at the end of a run, and the mean clip norm of rounds."""
     root = Key.simulation(seed).fold("quick")
-    schedule = Schedule(learning_rate=settings.rate, batch_size=BATCH, max_examples=MOST_EXAMPLES)
+    schedule = LocalSgd(
+        learning_rate=settings.rate, batch_size=BATCH, max_examples_per_user=MOST_EXAMPLES
+    )
     trainer = CompiledSoftmaxTrainer(
         schedule=schedule, inputs="unit-norm", multiplier=bench.multiplier
     )

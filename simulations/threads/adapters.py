@@ -33,7 +33,6 @@ from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.sampling import PoissonCohorts
@@ -49,6 +48,7 @@ from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module import ArrayExamples, load_params
 from fedpriv.training.local.module_measures import CLASSIFICATION, module_metrics
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.per_example.module import ModuleGradients
 from fedpriv.training.public_learning import PublicLearner, learner_of
 from fedpriv.tree import Params

@@ -25,7 +25,6 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.mechanisms import Clip
@@ -39,6 +38,7 @@ from fedpriv.tasks.pretrained import PretrainedCausal
 from fedpriv.tasks.task import TaskDescription
 from fedpriv.training.evaluate import Metrics
 from fedpriv.training.local.module_measures import next_token
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.tree import Params
 from simulations.reproduction.study import table
 from simulations.threads.adapters import AdaptedTask, Texts, TextUsers, described

@@ -14,10 +14,10 @@ import numpy as np
 
 from fedpriv.backends import SerialBackend
 from fedpriv.training.evaluate import WHOLE, Metrics
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.backends.flower import stub_grid
 
-SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=6)
+SCHEDULE = LocalSgd(learning_rate=2.0, batch_size=3, epochs=2, max_examples_per_user=6)
 ROSTER = tuple(f"user-{number:02d}" for number in range(12))
 
 

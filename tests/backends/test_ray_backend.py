@@ -34,7 +34,7 @@ def hire(ray):
             share=replace(ray.share, num_workers=num_workers, num_cpus=0.1, num_gpus=num_gpus),
             open_backend=functools.partial(staff.open_worker, **context),
             data=staff.Users(),
-            max_examples=staff.SCHEDULE.max_examples,
+            max_examples=staff.SCHEDULE.max_examples_per_user,
         )
         backends.append(backend)
         return backend

@@ -32,7 +32,7 @@ from fedpriv.sums import merged
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.devices import usable_device
 from fedpriv.training.local.module import ArrayExamples
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from tests.harness.toys_of_training import answered, asked
 
@@ -138,7 +138,7 @@ def test_modules(device, kind):
     task = ModuleTask(
         name="own", module=layers, loss=nn.functional.cross_entropy, users=users, synthetic=True
     )
-    schedule, params = Schedule(learning_rate=0.1, batch_size=4), task.init_params(KEY)
+    schedule, params = LocalSgd(learning_rate=0.1, batch_size=4), task.init_params(KEY)
     trainer = task.trainer(schedule, {}, device=device)
     expected = total(task.trainer(schedule, {}), task, params, BOUND)
     assert_near(total(trainer, task, params, BOUND), expected, 1e-5)

@@ -18,7 +18,7 @@ from fedpriv.training.algorithm import NO_CONTEXT, TRAIN, Context, SumRequest
 from fedpriv.training.bounded_sum import sum_bounded, template_with
 from fedpriv.training.failures import raised_failures
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.permutation_sgd import PermutationSgd, shortened
@@ -159,7 +159,7 @@ def labelled(number: int, shape: tuple[int, ...] = (4,), classes: int = 2, seed:
 
 def trainer_of(module, users_at_once=None, *, loss=cross_entropy, multiplier=None, **schedule):
     """Return a trainer of a module: of users one by one, or of so many at once."""
-    own = Schedule(**{"learning_rate": 0.5, **schedule})
+    own = LocalSgd(**{"learning_rate": 0.5, **schedule})
     alone = ModuleTrainer(module=module, loss=loss, schedule=own, multiplier=multiplier or {})
     if users_at_once is None:
         return alone

@@ -12,7 +12,7 @@ from fedpriv.datasets.stackexchange.tag_view import TagExamples
 from fedpriv.kernels.sparse_softmax import softmax_residual, train
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 
 WORDS, CLASSES = 40, 6
@@ -154,7 +154,7 @@ class TestPaths:
     @pytest.mark.parametrize("multiplier", [None, MULTIPLIER], ids=["plain", "preconditioned"])
     @pytest.mark.parametrize("cap", [1, 7, 100])
     def test_every_dtype_of_counts_gives_the_same_bits(self, inputs, multiplier, cap):
-        schedule = Schedule(learning_rate=0.9, batch_size=4, epochs=3, max_examples=cap)
+        schedule = LocalSgd(learning_rate=0.9, batch_size=4, epochs=3, max_examples_per_user=cap)
         trainer = CompiledSoftmaxTrainer(schedule=schedule, inputs=inputs, multiplier=multiplier)
         params, user = {"kernel": KERNEL, "bias": BIAS}, arrays(30, 4)
         updates = []
@@ -170,7 +170,7 @@ class TestPaths:
     @given(seed=st.integers(0, 9999), epochs=st.integers(1, 3))
     def test_only_chosen_examples_are_looked_at(self, seed, epochs):
         """The others may hold anything at all, in place and in a copy: work follows the cap."""
-        schedule = Schedule(learning_rate=0.9, batch_size=3, epochs=epochs, max_examples=5)
+        schedule = LocalSgd(learning_rate=0.9, batch_size=3, epochs=epochs, max_examples_per_user=5)
         trainer, params = (
             CompiledSoftmaxTrainer(schedule=schedule),
             {"kernel": KERNEL, "bias": BIAS},
@@ -204,6 +204,6 @@ def test_what_is_not_finite_is_refused(bad, name, dtype):
     params = {"kernel": KERNEL.copy(), "bias": BIAS.copy()}
     at = (int(user["indices"][0]), 1) if name == "kernel" else (1,)
     (user | params)[name][at] = bad
-    trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
+    trainer = CompiledSoftmaxTrainer(schedule=LocalSgd(learning_rate=0.5))
     with pytest.raises(ValueError):
         trainer.train(params, NO_CONTEXT, tag_examples(user), Key.simulation(0))

@@ -32,7 +32,7 @@ from fedpriv.runs.backends import open_worker
 from fedpriv.sums import RunningSum, merged
 from fedpriv.training.algorithm import NO_CONTEXT, TRAIN, Context
 from fedpriv.training.device_sum import DeviceStack, DeviceSum
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import OwnWords, softmax_on_device
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import as_works
@@ -242,7 +242,7 @@ class TestTags:
             def num_examples(self, user_id):
                 return len(users[user_id])
 
-        schedule = Schedule(learning_rate=3.3e38, batch_size=3)
+        schedule = LocalSgd(learning_rate=3.3e38, batch_size=3)
         trainer = softmax_on_device(OwnWords(shape=(4, 2)), schedule, torch.device("cpu"))
         kernel = np.zeros((4, 2), np.float32)
         kernel[0, 0] = 100
@@ -337,8 +337,8 @@ def test_steps_of_the_schedule_are_the_kernels(tiny_corpus):
     _, task = made("dp-fedavg-tags", tiny_corpus)
     params = trained_params(task)
     for batch_size, epochs, most in [(1, 1, 8), (4, 3, 256), (100, 2, 10), (7, 1, 256)]:
-        schedule = Schedule(
-            learning_rate=0.5, batch_size=batch_size, epochs=epochs, max_examples=most
+        schedule = LocalSgd(
+            learning_rate=0.5, batch_size=batch_size, epochs=epochs, max_examples_per_user=most
         )
         usual, batched = (task.trainer(schedule, {}, device=each) for each in (None, "cpu"))
         expected = total(usual, task, params, BOUND)

@@ -43,7 +43,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.bolt_on import Tuned
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import (
     LogisticGradients,
@@ -290,8 +290,8 @@ class Round:
 def recorded(round_: Round) -> Iterator[None]:
     """Write down what is drawn within; where local steps are taken, in the cohort's order."""
     chosen: list[np.ndarray] = []
-    cohort, take, choose = RunDoor._cohort, Draw.take, Schedule.choose
-    steps, groups, present = Schedule.steps, CentralSum._groups, RunDoor._present
+    cohort, take, choose = RunDoor._cohort, Draw.take, LocalSgd.choose
+    steps, groups, present = LocalSgd.steps, CentralSum._groups, RunDoor._present
     looked = SoftmaxGradients.gradient
     scores, choose_index, orders = selection._scores, selection.choose, Passes.orders
     term, parts, perturbed = (
@@ -368,7 +368,7 @@ def recorded(round_: Round) -> Iterator[None]:
             (RunDoor, "_cohort", noted_cohort), (RunDoor, "_present", noted_present),
             (Draw, "take", noted_take),
             (RunDoor, "_trained_again", lambda *given: None),  # local steps of no sum
-            (Schedule, "choose", noted_choice), (Schedule, "steps", noted_steps),
+            (LocalSgd, "choose", noted_choice), (LocalSgd, "steps", noted_steps),
             (CentralSum, "_groups", noted_groups), (SoftmaxGradients, "gradient", noted_gradient),
             (selection, "_scores", noted_scores), (selection, "choose", noted_index),
             (Passes, "orders", noted_orders), (ObjectiveNoise, "linear_term", noted_term),

@@ -31,7 +31,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.algorithm import NO_CONTEXT, Context, SumRequest
 from fedpriv.training.bounded_sum import template_with
 from fedpriv.training.local.module import ModuleTrainer
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid
@@ -62,7 +62,8 @@ def _tags(word_features: WordFeatures | None) -> Asked:
     for place in (NAN, HUGE):
         one = task.data.users[task.roster[place]]
         task.data.users[task.roster[place]] = replace(one, counts=_spoilt(one.counts, place))
-    params, schedule = task.params(), Schedule(learning_rate=2, batch_size=3, max_examples=6)
+    params = task.params()
+    schedule = LocalSgd(learning_rate=2, batch_size=3, max_examples_per_user=6)
     rows = np.linspace(1, 5, len(params["kernel"]), dtype=np.float32)
     return Asked(task, task.trainer(schedule, {"kernel": rows[:, None]}), params)
 
@@ -125,7 +126,9 @@ def _of_a_module(
         users_at_once=at_once,
         synthetic=True,
     )
-    trainer = task.trainer(Schedule(learning_rate=2, batch_size=4, epochs=2, max_examples=12), {})
+    trainer = task.trainer(
+        LocalSgd(learning_rate=2, batch_size=4, epochs=2, max_examples_per_user=12), {}
+    )
     assert isinstance(trainer, ModuleTrainer if at_once == 1 else VectorisedTrainer)
     return Asked(task, trainer, task.init_params(Key.simulation(9)))
 

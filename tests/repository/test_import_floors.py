@@ -107,7 +107,7 @@ def test_the_code_keeps_the_floors():
 PLANTED = {
     "fedpriv.tree": ["from fedpriv.privacy import plan"],
     "fedpriv.datasets.stackexchange.tag_view": [
-        "def lazy():\n    from fedpriv.training.local.schedule import Schedule"
+        "def lazy():\n    from fedpriv.training.local.schedule import LocalSgd"
     ],
     "fedpriv.privacy.plan": [
         "from ..training import local",

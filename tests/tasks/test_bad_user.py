@@ -6,7 +6,7 @@ import pytest
 from fedpriv.rng import Key
 from fedpriv.tasks.central import by_example
 from fedpriv.tasks.module_task import ArrayUsers, PersonalLayers
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import assert_same, contributed
 from tests.tasks.people import USERS, Files, person, started, task
@@ -37,7 +37,7 @@ def test_it_contributes_zero_alone(bad, place, public):
     users, user_id = users_with(bad, place)
     made = task(users=users, public=public)
     assert made.roster == tuple(sorted(USERS)) and made.synthetic_batch() is not None
-    work, params = made.trainer(Schedule(learning_rate=0.1), {}), made.init_params(KEY)
+    work, params = made.trainer(LocalSgd(learning_rate=0.1), {}), made.init_params(KEY)
 
     rest = [u for u in made.roster if u != user_id]
     everybody, others = (contributed(work, params, made.data, ids) for ids in (made.roster, rest))

@@ -34,7 +34,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import by_example, kept_examples
 from fedpriv.tasks.tag_prediction import TagPrediction, evaluate_tags
 from fedpriv.training.algorithm import NO_CONTEXT
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.refusals import refuses
 from tests.harness.tiny_bert import write_tiny_bert
 from tests.harness.toys_of_training import assert_same, drawn, example_sum
@@ -97,9 +97,9 @@ def test_an_examples_row_is_its_own_sentences(tiny_corpus, encoder, task):
 @pytest.mark.parametrize(
     "schedule",
     [
-        Schedule(learning_rate=2.0),
-        Schedule(learning_rate=1.0, batch_size=3, epochs=3),
-        Schedule(learning_rate=1.0, batch_size=4, max_examples=5),
+        LocalSgd(learning_rate=2.0),
+        LocalSgd(learning_rate=1.0, batch_size=3, epochs=3),
+        LocalSgd(learning_rate=1.0, batch_size=4, max_examples_per_user=5),
     ],
     ids=["one-step", "epochs", "capped"],
 )
@@ -133,7 +133,7 @@ def test_dense_steps_are_those_of_a_plain_loop(task, schedule, multiplier):
 @pytest.mark.parametrize("task", [("title",)], indirect=True)
 def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
     """A part of a corpus numbers its threads anew."""
-    trainer, params = task.trainer(Schedule(learning_rate=1.0), {}), params_of(task)
+    trainer, params = task.trainer(LocalSgd(learning_rate=1.0), {}), params_of(task)
     rows = task._encoded.embeddings.rows["title"].copy()
     turned = replace(
         task._encoded,
@@ -153,7 +153,7 @@ def test_an_update_is_the_same_bits_whatever_the_corpus_calls_a_thread(task):
 
 @pytest.mark.slow
 def test_hostile_users_of_the_dense_trainer(task):
-    dense, params = task.trainer(Schedule(learning_rate=1.0), {}), params_of(task)
+    dense, params = task.trainer(LocalSgd(learning_rate=1.0), {}), params_of(task)
     examples = task.data.examples(task.roster[0])
     none = dense.train(params, NO_CONTEXT, examples.take(np.arange(0)), KEY)
     assert not any(array.any() for array in none.values())

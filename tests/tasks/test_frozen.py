@@ -14,7 +14,7 @@ from fedpriv.rng import Key
 from fedpriv.runs.prepared import resume_run
 from fedpriv.tasks.dataset_tasks import module_task
 from fedpriv.training.local.module import load_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     CLIP,
@@ -44,7 +44,7 @@ def of(module=model, **changes):
 
 
 TRAINED, BODY = {"2.weight", "2.bias"}, {"0.weight", "0.bias"}
-SCHEDULE = Schedule(learning_rate=0.5)
+SCHEDULE = LocalSgd(learning_rate=0.5)
 
 
 @pytest.mark.slow

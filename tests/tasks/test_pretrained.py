@@ -28,7 +28,7 @@ from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.pretrained import PretrainedCausal, PretrainedClassifier
 from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.module import load_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.refusals import refuses
 from tests.harness.tag_runs import ledger_state
 from tests.harness.tiny_bert import WORDS, write_tiny_bert
@@ -46,7 +46,7 @@ if find_spec("transformers") is None:
     pytest.skip("the extra `pretrained` is not installed", allow_module_level=True)
 
 KEY = Key.simulation(3)
-SCHEDULE = Schedule(learning_rate=0.5, epochs=2, batch_size=2)
+SCHEDULE = LocalSgd(learning_rate=0.5, epochs=2, batch_size=2)
 
 
 @pytest.fixture(autouse=True)

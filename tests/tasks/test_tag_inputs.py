@@ -11,7 +11,7 @@ from fedpriv.report.export import TagModel
 from fedpriv.rng import Key
 from fedpriv.tasks.tag_prediction import TagPrediction
 from fedpriv.training.algorithm import NO_CONTEXT
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.datasets.corpus.sentences import write
 from tests.harness.toys_of_training import assert_same, drawn
 
@@ -35,7 +35,7 @@ def vocabulary_of(task, folder):
 def test_weights_are_of_public_counts(tiny_corpus):
     view = tiny_corpus.view()
     task = TagPrediction(view, inputs="tf-idf", tf_idf_power=0.7)
-    made = task.trainer(Schedule(learning_rate=1.0), {}).word_features
+    made = task.trainer(LocalSgd(learning_rate=1.0), {}).word_features
     for word in (0, 5, len(view.words) - 1):
         idf = np.log((1 + view.num_public_examples) / (1 + int(view.word_sentences[word])))
         assert made.weights[word] == pytest.approx(idf**0.7, rel=1e-6)
@@ -111,7 +111,7 @@ def test_rows_of_pairs_are_as_the_rarest_words(tiny_corpus):
         found.append(float(rows[-1, 0]))
     assert found[0] == 200.0 and found[1] == 1.0 and found[2] > 1.0 and found[3] < 200.0
     rank = Rank(preconditioner_top=10).make(task, "e").multiplier
-    key, schedule = Key.simulation(0), Schedule(learning_rate=1.0)
+    key, schedule = Key.simulation(0), LocalSgd(learning_rate=1.0)
     examples = task.data.examples(task.roster[0])
     update = task.trainer(schedule, rank).train(params_of(task), NO_CONTEXT, examples, key)
     assert update["kernel"].num_rows == number + 50

@@ -3,7 +3,7 @@ import torch
 
 from fedpriv.training import devices
 from fedpriv.training.devices import device_description, usable_device
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.refusals import refuses
 from tests.tasks.people import task
 
@@ -49,4 +49,4 @@ def test_no_gpu_at_all(monkeypatch):
     with refuses(ValueError, "cuda:0"):
         usable_device("cuda:0")
     with refuses(ValueError, "cuda:0"):
-        task().trainer(Schedule(learning_rate=0.1), {}, device="cuda:0")
+        task().trainer(LocalSgd(learning_rate=0.1), {}, device="cuda:0")

@@ -21,7 +21,7 @@ from fedpriv.training.failures import (
     users_not_logged,
 )
 from fedpriv.training.local.module import ArrayExamples, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.toys_of_training import KEY, contributed, mse, trainer_of
 from tests.tasks.people import task
 
@@ -55,7 +55,7 @@ def test_the_users_own_file_comes_before_a_librarys():
 def test_an_update_that_is_not_finite_is_said_to_be_that(caplog, value):
     users = {"a": ArrayExamples(np.full((3, 4), value, np.float32), np.zeros(3, np.int64))}
     made = task(users=users)
-    trainer = made.trainer(Schedule(learning_rate=0.1), {})
+    trainer = made.trainer(LocalSgd(learning_rate=0.1), {})
     with counted_failures() as failures:
         contributed(trainer, made.init_params(KEY), users)
     assert failures.text is not None
@@ -101,7 +101,7 @@ def test_nor_from_a_trainer_whose_library_quotes_the_data(caplog, users_at_once)
     ones = np.ones((3, 4), np.float32)
     users = {name: ArrayExamples(ones, np.full(3, label)) for name, label in labels.items()}
     made = task(users=users, users_at_once=users_at_once)
-    work = made.trainer(Schedule(learning_rate=0.1), {})
+    work = made.trainer(LocalSgd(learning_rate=0.1), {})
     total = contributed(work, made.init_params(KEY), users)
     assert total.num_failed == 1
     assert "IndexError" in caplog.text and "777" not in caplog.text

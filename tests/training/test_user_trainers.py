@@ -11,7 +11,7 @@ from fedpriv.mechanisms import AdaptiveClip, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.training.algorithm import Context
 from fedpriv.training.local.module import ArrayExamples, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.work import Select, UserTrainer, as_works
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
@@ -39,7 +39,7 @@ CLIPPING = AdaptiveClip(l2_clip_norm=1.0, least=0.1, most=10.0)
 def test_what_a_bound_adds_is_in_every_engines_sum(users_at_once, bound):
     """Of three users the shortest alone is within the clip norm."""
     made = task(users=USERS, users_at_once=users_at_once)
-    work, params = made.trainer(Schedule(learning_rate=0.1), {}), made.init_params(KEY)
+    work, params = made.trainer(LocalSgd(learning_rate=0.1), {}), made.init_params(KEY)
     raw = [
         tree.l2_norm(contributed(work, params, USERS, [user], bound=Unbounded()).real())
         for user in USERS

@@ -21,7 +21,7 @@ from fedpriv.training.local.module import (
     load_params,
     module_params,
 )
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from fedpriv.training.local.words import WordTrainer
 from fedpriv.training.work import Trainer, UserTrainer
@@ -90,7 +90,7 @@ class WordsTask(Task):
 
     def trainer(
         self,
-        schedule: Schedule,
+        schedule: LocalSgd,
         multiplier: Mapping[str, np.ndarray],
         device: str | None = None,
     ) -> Trainer:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.mechanisms import Clip
 from fedpriv.parts import Between, Part, PositiveInt
+from fedpriv.training.local.schedule import LocalSgd
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,7 +17,6 @@ from fedpriv.experiments.aggregates import Average, Last
 from fedpriv.experiments.averaging import ExampleSampling, FederatedExperiment
 from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn, SphereNoise
 from fedpriv.experiments.experiment import Experiment
-from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
 from fedpriv.experiments.optimizers import ServerAdam, ServerFtrl, Sgd
 from fedpriv.experiments.preconditioning import (
@@ -31,6 +30,7 @@ from fedpriv.experiments.sampling import CyclicCohorts, PoissonCohorts
 from fedpriv.experiments.start import Fresh, FromPublic
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.training.local.schedule import LocalSgd
 
 _UNIT_NORM = TagPredictionTask(inputs="unit-norm")
 _RANKS = Rank(preconditioner_gain=20.0)

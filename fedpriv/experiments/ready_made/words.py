@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.local import LocalSgd
 from fedpriv.experiments.noise import GaussianNoise, NoNoise
 from fedpriv.experiments.preconditioning import InSteps, OwnMultipliers
 from fedpriv.experiments.start import FromPublic
 from fedpriv.experiments.tasks import NextWordsTask
 from fedpriv.mechanisms import Clip, Unbounded
+from fedpriv.training.local.schedule import LocalSgd
 
 _LOCAL = LocalSgd(learning_rate=1.0, batch_size=16, max_examples_per_user=256)
 

@@ -25,7 +25,7 @@ from fedpriv.training.local.module_state import (
     put_back,
     refuse_changed_buffers,
 )
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.sgd import (
     SGD,
     ClientOptimizer,
@@ -203,7 +203,7 @@ class ModuleTrainer(UserTrainer):
 
     module: nn.Module
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    schedule: Schedule
+    schedule: LocalSgd
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     device: str | torch.device = "cpu"
     encode: Callable[[Any], tuple[Any, Any]] = as_arrays

@@ -16,7 +16,7 @@ from weakref import WeakSet
 import numpy as np
 import torch
 
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 
 
 def train_locally(
@@ -24,7 +24,7 @@ def train_locally(
     gradients: Callable[[np.ndarray], Iterable[tuple[str, Gradient]]],
     *,
     start: Mapping[str, torch.Tensor],
-    schedule: Schedule,
+    schedule: LocalSgd,
     num_chosen: int,
     rng: np.random.Generator,
     optimizer: ClientOptimizer,
@@ -46,7 +46,7 @@ def train_locally(
     Raises:
         ValueError: If a step puts another tensor in the place of one.
     """
-    state, own, pull = optimizer.init(params), dict(params), schedule.proximal
+    state, own, pull = optimizer.init(params), dict(params), schedule.proximal_mu
     for batch in schedule.batches(num_chosen, rng):
         parts = gradients(batch)
         with torch.no_grad():

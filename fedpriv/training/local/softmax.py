@@ -21,7 +21,7 @@ from fedpriv.sums import Block
 from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.bounded_sum import RowStack, Stack
 from fedpriv.training.failures import contributing_zero_on_failure
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.stopping import stop_if_asked
 from fedpriv.training.work import Attempt, Users, UserTrainer
 from fedpriv.tree import Params, RowSparse, Tree
@@ -80,7 +80,7 @@ class CompiledSoftmaxTrainer(UserTrainer):
         "the proximal term, and a ModuleTask has all"
     )
 
-    schedule: Schedule
+    schedule: LocalSgd
     inputs: str = "tff"
     multiplier: np.ndarray | None = field(default=None, repr=False)
     word_features: Features | None = None
@@ -217,14 +217,14 @@ class DenseSoftmaxTrainer(UserTrainer):
         "has all"
     )
 
-    schedule: Schedule
+    schedule: LocalSgd
     inputs: Callable[[TagExamples, np.ndarray], tuple[np.ndarray, np.ndarray]] = field(repr=False)
     multiplier: np.ndarray | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        if self.multiplier is not None and self.schedule.proximal != 0.0:
+        if self.multiplier is not None and self.schedule.proximal_mu != 0.0:
             raise ValueError(
-                f"proximal-mu {self.schedule.proximal:g} with precondition in local steps: the "
+                f"proximal-mu {self.schedule.proximal_mu:g} with precondition in local steps: the "
                 "preconditioned pull is no product of this model's rows; leave one of them out, "
                 "or precondition 'update'"
             )
@@ -256,7 +256,7 @@ class DenseSoftmaxTrainer(UserTrainer):
             params["kernel"],
             _NOTHING if self.multiplier is None else self.multiplier,
             self.schedule.learning_rate * context.rate,
-            self.schedule.learning_rate * context.rate * self.schedule.proximal,
+            self.schedule.learning_rate * context.rate * self.schedule.proximal_mu,
         )
         if unsound != 0:
             raise ValueError("a logit is not finite")
@@ -309,7 +309,7 @@ class OwnWords:
 
 def softmax_on_device(
     words: OwnWords,
-    schedule: Schedule,
+    schedule: LocalSgd,
     device: torch.device,
     *,
     multiplier: np.ndarray | None = None,

@@ -51,7 +51,7 @@ from fedpriv.training.failures import contributing_zero_on_failure, log_of_users
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import ModuleTrainer, as_arrays, model_inputs, model_targets
 from fedpriv.training.local.module_state import Loss
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.sgd import SGD, optimizer_name
 from fedpriv.training.stopping import end_if_interrupted, stop_if_asked
 from fedpriv.training.streams import own_stream
@@ -252,7 +252,7 @@ class VectorisedTrainer(Trainer):
         return torch.device(self.alone.device)
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> LocalSgd:
         """As of a single user."""
         return self.alone.schedule
 
@@ -278,7 +278,7 @@ class VectorisedTrainer(Trainer):
     def _given(self, request: SumRequest, key: Key, users: Users) -> Iterator[UserWork]:
         """Yield users' work; one whose examples cannot be had contributes zero."""
         # A batch takes as many steps as its longest: like ones next to each other, by number alone.
-        most = self.schedule.max_examples
+        most = self.schedule.max_examples_per_user
         for user_id in sorted(users.ids, key=lambda user: -size_of(users.data, user, most)):
             stop_if_asked()
             work = None
@@ -540,7 +540,7 @@ class VectorisedTrainer(Trainer):
             for name, tensor in begin.items()
         }
         well = torch.ones(slots, dtype=torch.bool, device=self.device)
-        pull = self.schedule.proximal
+        pull = self.schedule.proximal_mu
         each = vmap(grad(partial(_batch_loss, *self.alone.copied()), has_aux=True))
         with one_thread():
             for x, y, weight, whose in steps_of(works, slots, self.device):

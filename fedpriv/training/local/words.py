@@ -20,7 +20,7 @@ from fedpriv.libraries import one_thread
 from fedpriv.models.text import IGNORED, lstm_states
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Context
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.sgd import (
     SGD,
     Gradient,
@@ -175,7 +175,7 @@ class WordTrainer(UserTrainer):
     thread_safe: ClassVar[bool] = True
     takes: ClassVar[tuple[str, ...]] = ("proximal", "optimizer", "rate")
 
-    schedule: Schedule
+    schedule: LocalSgd
     encode: Encode
     multiplier: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
     select: Select | None = None
@@ -194,7 +194,7 @@ class WordTrainer(UserTrainer):
 
         make = self.schedule.optimizer or SGD
         # An optimiser with a memory, or a pull, takes each name once.
-        in_parts = self.schedule.optimizer is None and self.schedule.proximal == 0.0
+        in_parts = self.schedule.optimizer is None and self.schedule.proximal_mu == 0.0
 
         def parts(batch: np.ndarray) -> Iterable[tuple[str, Gradient]]:
             index = torch.from_numpy(batch)

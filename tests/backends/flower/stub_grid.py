@@ -35,7 +35,7 @@ from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import SumRequest
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from fedpriv.training.work import Attempt
 from tests.harness.waiting import Clock
@@ -276,7 +276,7 @@ class TinyTags:
         return self.num_words if made is None else made.num_rows
 
 
-SCHEDULE = Schedule(learning_rate=2.0)
+SCHEDULE = LocalSgd(learning_rate=2.0)
 
 
 def nodes(

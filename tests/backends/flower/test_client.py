@@ -25,14 +25,14 @@ from fedpriv.mechanisms.bounds import Checked
 from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT, Context, Line, SumRequest
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.work import Attempt
 from fedpriv.tree import RowSparse
 from tests.backends.flower import stub_grid as stub
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import bounded
 
-SCHEDULE = Schedule(learning_rate=2.0, batch_size=3, epochs=2, max_examples=5)
+SCHEDULE = LocalSgd(learning_rate=2.0, batch_size=3, epochs=2, max_examples_per_user=5)
 STEPS = {"kernel": np.linspace(1, 5, 30, dtype=np.float32).reshape(-1, 1)}
 KEY = Key.simulation(4)
 

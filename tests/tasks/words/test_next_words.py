@@ -11,7 +11,7 @@ from fedpriv.models.text import WordLSTM
 from fedpriv.rng import Key
 from fedpriv.tasks.next_words import FULL, REDUCED, Encoding, NextWords, Size
 from fedpriv.training.algorithm import NO_CONTEXT
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.toys_of_training import assert_same
 from tests.tasks.words import phrases
 
@@ -66,7 +66,7 @@ def test_the_published_network_has_the_published_number_of_parameters():
 def test_training_learns_the_phrases_better_than_a_unigram(view):
     task = NextWords(view, size=TINY, length=8)
     params = task.init_params(Key.simulation(0))
-    trainer = task.trainer(Schedule(learning_rate=1.0, batch_size=2, epochs=40), {})
+    trainer = task.trainer(LocalSgd(learning_rate=1.0, batch_size=2, epochs=40), {})
     key = Key.simulation(1)
     for number in range(4):
         for user in view.roster[:4]:
@@ -116,7 +116,7 @@ def test_threads_of_a_pool_train_the_same_update(view):
 
     task = NextWords(view, size=TINY, length=8)
     params = task.init_params(Key.simulation(0))
-    trainer = task.trainer(Schedule(learning_rate=1.0, batch_size=2, epochs=3), {})
+    trainer = task.trainer(LocalSgd(learning_rate=1.0, batch_size=2, epochs=3), {})
 
     def train(user):
         return trainer.train(

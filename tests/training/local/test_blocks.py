@@ -7,7 +7,7 @@ import pytest
 
 from fedpriv.backends.backend import SerialBackend
 from fedpriv.mechanisms import Clip, Rounded
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer, InColumns
 from tests.harness.threads import threads_of_sums
 from tests.harness.toys_of_training import answered, asked
@@ -86,7 +86,7 @@ def summed(trainer, data, users=USERS):
 )
 def test_a_block_is_its_users_one_by_one(given, batch_size, kind):
     own = {} if batch_size is None else {"batch_size": batch_size, "epochs": 2}
-    schedule = Schedule(learning_rate=0.5, max_examples=20, **own)
+    schedule = LocalSgd(learning_rate=0.5, max_examples_per_user=20, **own)
     trainer, made = CompiledSoftmaxTrainer(schedule=schedule, **given), columns(kind)
     assert isinstance(Columns(made), InColumns) and not isinstance(OneByOne(made), InColumns)
     found, expected = summed(trainer, Columns(made)), summed(trainer, OneByOne(made))
@@ -97,7 +97,7 @@ def test_a_block_is_its_users_one_by_one(given, batch_size, kind):
 @pytest.mark.parametrize("what", ["label", "word"])
 @pytest.mark.parametrize("user", [4, 20, 39])
 def test_a_bad_user_of_a_block_adds_zero_alone(user, what):
-    schedule = Schedule(learning_rate=0.5, batch_size=32)
+    schedule = LocalSgd(learning_rate=0.5, batch_size=32)
     trainer = CompiledSoftmaxTrainer(schedule=schedule)
     found = summed(trainer, Columns(spoilt(user, what)))
     others = summed(trainer, Columns(columns()), USERS[:user] + USERS[user + 1 :])
@@ -108,7 +108,7 @@ def test_a_bad_user_of_a_block_adds_zero_alone(user, what):
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_of_this_process_sum_to_the_bits_of_one(threads):
     """40 users are as many as each thread takes at the least, and one of them fails."""
-    trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
+    trainer = CompiledSoftmaxTrainer(schedule=LocalSgd(learning_rate=0.5))
     data = Columns(spoilt(20, "label"))
     found = []
     for number in (1, threads):
@@ -122,7 +122,7 @@ def test_threads_of_this_process_sum_to_the_bits_of_one(threads):
 
 def test_float_sums_stay_in_one_thread():
     """Their last bits depend on the order of users."""
-    trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5))
+    trainer = CompiledSoftmaxTrainer(schedule=LocalSgd(learning_rate=0.5))
     backend = SerialBackend(trainer=trainer, data=Columns(columns()), threads=3)
     with threads_of_sums() as noted:
         found = asked(backend, cohort=USERS, params=PARAMS, bound=GRID.bound)

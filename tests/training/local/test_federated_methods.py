@@ -11,13 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.experiments.local import ClientAdam, ClientMomentum
 from fedpriv.mechanisms import Clip
 from fedpriv.models.text import next_word_loss
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import ClientAdam, ClientMomentum, LocalSgd, PlainSteps
 from fedpriv.training.local.sgd import as_client_optimizer
 from fedpriv.training.local.softmax import (
     CompiledSoftmaxTrainer,
@@ -51,7 +50,7 @@ from tests.training.words.test_trainer import batch as words
 from tests.training.words.test_trainer import network
 
 KEY = Key.simulation(5)
-PLAIN = Schedule(learning_rate=0.5, batch_size=3, epochs=3)
+PLAIN = LocalSgd(learning_rate=0.5, batch_size=3, epochs=3)
 MU = 0.7
 
 
@@ -126,7 +125,7 @@ def by_hand(module, loss, x, y, schedule, key, *, mu=0.0, multiplier=None, make=
 class TestLocalSteps:
     @pytest.mark.parametrize("number", [1, 2, 3, 4, 7, 20])
     def test_so_many_steps_of_as_many_passes_as_it_takes(self, number):
-        exact, long = replace(PLAIN, epochs=1, num_steps=number), replace(PLAIN, epochs=20)
+        exact, long = replace(PLAIN, epochs=1, local_steps=number), replace(PLAIN, epochs=20)
         for examples in (1, 2, 3, 8):
             found = exact.batches(examples, KEY.generator())
             expected = long.batches(examples, KEY.generator())[:number]
@@ -136,23 +135,23 @@ class TestLocalSteps:
 
     def test_the_steps_of_the_epochs_are_the_epochs(self):
         user, params = arrays(8), module_params(small())
-        steps = replace(PLAIN, epochs=1, num_steps=9)  # three passes of three batches
+        steps = replace(PLAIN, epochs=1, local_steps=9)  # three passes of three batches
         left = module_trainer(PLAIN).train(params, NO_CONTEXT, user, KEY)
         right = module_trainer(steps).train(params, NO_CONTEXT, user, KEY)
         assert_same(left, right)
 
     def test_a_user_without_examples_takes_none(self):
-        assert list(replace(PLAIN, num_steps=5).batches(0, KEY.generator())) == []
+        assert list(replace(PLAIN, epochs=1, local_steps=5).batches(0, KEY.generator())) == []
 
     @pytest.mark.slow
     def test_compiled_and_torch_trainers_take_the_same_ones(self):
-        schedule, user = replace(PLAIN, epochs=1, num_steps=4), make_examples(8)
+        schedule, user = replace(PLAIN, epochs=1, local_steps=4), make_examples(8)
         left = CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, NO_CONTEXT, user, KEY)
         assert_close(trained(batched(schedule), PARAMS, user, KEY), left)
 
 
 class TestFedProx:
-    schedule = replace(PLAIN, proximal=MU)
+    schedule = replace(PLAIN, proximal_mu=MU)
 
     @pytest.mark.parametrize("multiplied", [False, True])
     def test_module_trainers_take_the_steps_of_the_proximal_loss(self, multiplied):
@@ -226,12 +225,12 @@ class TestFedProx:
         user, params = arrays(3), module_params(small())
         one = replace(PLAIN, epochs=1)
         left = module_trainer(one).train(params, NO_CONTEXT, user, KEY)
-        right = module_trainer(replace(one, proximal=100.0)).train(params, NO_CONTEXT, user, KEY)
+        right = module_trainer(replace(one, proximal_mu=100.0)).train(params, NO_CONTEXT, user, KEY)
         assert_same(left, right)
 
     def test_mu_zero_is_fedavg_to_the_bit(self):
         for make, params, user in _every_trainer():
-            left, right = make(PLAIN), make(replace(PLAIN, proximal=0.0))
+            left, right = make(PLAIN), make(replace(PLAIN, proximal_mu=0.0))
             assert_same(*(trained(one, params, user, KEY) for one in (left, right)))
 
 
@@ -247,6 +246,13 @@ def _every_trainer():
     ]
 
 
+class TorchsSgd(PlainSteps):
+    """Plain steps by PyTorch."""
+
+    def make(self):
+        return as_client_optimizer(torch.optim.SGD)
+
+
 class TestClientOptimizers:
     @pytest.mark.parametrize(
         ("options", "torchs"),
@@ -259,7 +265,7 @@ class TestClientOptimizers:
         ],
     )
     def test_the_options_take_torchs_steps(self, options, torchs):
-        schedule = replace(PLAIN, optimizer=options.make(), learning_rate=0.05)
+        schedule = replace(PLAIN, client_optimizer=options, learning_rate=0.05)
         user = arrays()
         expected = by_hand(
             small(), cross_entropy, user.x, user.y, schedule, KEY,
@@ -273,14 +279,14 @@ class TestClientOptimizers:
         assert_near(found, same.train(params, NO_CONTEXT, examples, KEY), 1e-2, 1e-3)
 
     def test_torchs_plain_sgd_is_ours_to_the_bit(self):
-        schedule = replace(PLAIN, optimizer=as_client_optimizer(torch.optim.SGD))
+        schedule = replace(PLAIN, client_optimizer=TorchsSgd())
         left = module_trainer(PLAIN).train(module_params(small()), NO_CONTEXT, arrays(), KEY)
         right = module_trainer(schedule).train(module_params(small()), NO_CONTEXT, arrays(), KEY)
         assert_same(left, right)
 
     def test_what_a_trainer_does_not_take_is_refused_with_the_way_out(self):
-        optimizer = replace(PLAIN, optimizer=ClientAdam().make())
-        proximal = replace(PLAIN, proximal=1.0)
+        optimizer = replace(PLAIN, client_optimizer=ClientAdam())
+        proximal = replace(PLAIN, proximal_mu=1.0)
         compiled = CompiledSoftmaxTrainer(schedule=PLAIN)
         with refuses(ValueError, "proximal-mu", "CompiledSoftmaxTrainer"):
             proximal.check_taken(compiled)
@@ -298,7 +304,7 @@ class TestRates:
     @pytest.mark.parametrize("factor", [1.0, 0.25])
     def test_a_round_trains_at_its_rate_to_the_bit(self, factor, proximal):
         for make, params, user in _every_trainer():
-            own = replace(PLAIN, proximal=proximal)
+            own = replace(PLAIN, proximal_mu=proximal)
             if proximal and "proximal" not in make(PLAIN).takes:
                 continue
             found = _summed(make(own), params, user, Context(rate=factor))
@@ -309,7 +315,7 @@ class TestRates:
 
     @pytest.mark.parametrize("users_at_once", [1, 2])
     def test_a_client_optimizer_takes_the_rounds_rate(self, users_at_once):
-        own = replace(PLAIN, optimizer=ClientAdam().make())
+        own = replace(PLAIN, client_optimizer=ClientAdam())
         found = _summed(
             many(own, users_at_once), module_params(small()), arrays(), Context(rate=0.5)
         )

@@ -23,7 +23,7 @@ from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.failures import KeepsStateError
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.vectorised import VectorisedTrainer
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import answered
@@ -339,7 +339,7 @@ def moved(kind, users_at_once, loss=cross_entropy):
     for left_out in (0, 1):
         torch.manual_seed(2)
         trainer = ModuleTrainer(
-            module=kind(), loss=loss, schedule=Schedule(learning_rate=0.5, batch_size=3)
+            module=kind(), loss=loss, schedule=LocalSgd(learning_rate=0.5, batch_size=3)
         )
         params = module_params(trainer.module)
         if users_at_once > 1:
@@ -499,7 +499,7 @@ class Dropping(Keeping):
 def test_a_copied_trainer_has_a_module_of_its_own():
     """What lies in an attribute of the copy's module is the copy's."""
     trainer = ModuleTrainer(
-        module=InAnObject(), loss=cross_entropy, schedule=Schedule(learning_rate=0.5)
+        module=InAnObject(), loss=cross_entropy, schedule=LocalSgd(learning_rate=0.5)
     )
     other = copy.deepcopy(trainer)
     params, data = module_params(trainer.module), Users()

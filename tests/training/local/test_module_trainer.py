@@ -22,7 +22,7 @@ from fedpriv.training.local.module import (
     load_params,
     module_params,
 )
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.sgd import SGD, TorchOptimizer
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from tests.harness.refusals import refuses
@@ -93,7 +93,7 @@ class TestModuleTrainer:
                 multiplier=multiplier, batch_size=batch_size, epochs=epochs, inputs=inputs
             ):
                 examples = make_examples(13, seed=5)
-                schedule = Schedule(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
+                schedule = LocalSgd(learning_rate=0.5, batch_size=batch_size, epochs=epochs)
                 x, y = dense_inputs(examples, inputs).astype(np.float32), examples.labels
                 sparse = CompiledSoftmaxTrainer(
                     schedule=schedule, inputs=inputs, multiplier=multiplier
@@ -195,7 +195,7 @@ def test_client_optimizers_take_torchs_steps_and_forget_from_user_to_user(
     made = task(
         module=lambda: nn.Linear(4, 3), users={"a": data}, client_optimizer=given, users_at_once=4
     )
-    schedule, key = Schedule(learning_rate=0.05, batch_size=4, epochs=3), KEY
+    schedule, key = LocalSgd(learning_rate=0.05, batch_size=4, epochs=3), KEY
     params = made.init_params(key)
     trainer = made.trainer(schedule, {})
     for _ in range(2):
@@ -283,7 +283,7 @@ def test_a_user_whose_step_raises_leaves_nothing_for_the_next():
         client_optimizer=partial(TorchOptimizer, optimizer=clipping),
         users_at_once=1,
     )
-    work = made.trainer(Schedule(learning_rate=0.1), {})
+    work = made.trainer(LocalSgd(learning_rate=0.1), {})
     alone, beside = (
         contributed(work, made.init_params(KEY), made.data, ids, bound=Clip(l2_clip_norm=0.5))
         for ids in (others, ["a", *others])

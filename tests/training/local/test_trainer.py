@@ -6,14 +6,14 @@ from scipy import stats
 from fedpriv import tree
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from tests.harness.toys_of_training import KEY, assert_same, contributed
 from tests.training.local.tag_examples import MULTIPLIER, PARAMS, make_examples
 
 
 def test_an_empty_user_is_zero_and_does_not_fail():
-    trainer = CompiledSoftmaxTrainer(schedule=Schedule(learning_rate=0.5), multiplier=MULTIPLIER)
+    trainer = CompiledSoftmaxTrainer(schedule=LocalSgd(learning_rate=0.5), multiplier=MULTIPLIER)
     users = {"some": make_examples(5), "none": make_examples(0)}
     update = trainer.train(PARAMS, NO_CONTEXT, users["none"], KEY)
     tree.check_like(PARAMS, update)
@@ -40,7 +40,7 @@ class Counted:
 
 class TestCap:
     def test_work_does_not_follow_the_size_of_a_user(self):
-        schedule = Schedule(learning_rate=0.1, batch_size=8, epochs=2, max_examples=20)
+        schedule = LocalSgd(learning_rate=0.1, batch_size=8, epochs=2, max_examples_per_user=20)
         for number, steps in ((5, 2), (20, 6), (21, 6), (2000, 6)):
             examples = Counted(number)
             CompiledSoftmaxTrainer(schedule=schedule).train(PARAMS, NO_CONTEXT, examples, KEY)
@@ -50,7 +50,7 @@ class TestCap:
             assert len(batches) == steps and max(map(len, batches)) <= 8
 
     def test_every_epoch_visits_every_chosen_example_once(self):
-        schedule = Schedule(learning_rate=0.1, batch_size=8, epochs=3, max_examples=30)
+        schedule = LocalSgd(learning_rate=0.1, batch_size=8, epochs=3, max_examples_per_user=30)
         steps = schedule.batches(30, np.random.default_rng(0))
         for epoch in range(3):
             seen = np.concatenate(steps[4 * epoch : 4 * epoch + 4])
@@ -60,7 +60,7 @@ class TestCap:
 
     def test_the_subset_is_new_at_every_participation_and_reaches_everybody(self):
         """400 participations of 20 of 50: each example's count is Binomial(400, 0.4); α = 1e-6."""
-        schedule = Schedule(learning_rate=0.1, max_examples=20)
+        schedule = LocalSgd(learning_rate=0.1, max_examples_per_user=20)
         root = Key.simulation(0).fold("users")
         subsets, counts = set(), np.zeros(50)
         for round_num in range(1, 401):

@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.checkpoints.vocabulary import WordFeatures
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.softmax import CompiledSoftmaxTrainer
 from tests.harness.toys_of_training import assert_same, difference, drawn, zeros
 from tests.training.local.tag_examples import PARAMS, TAGS, WORDS, assert_close, make_examples
@@ -40,7 +40,7 @@ def test_equals_dense_autograd(made, preconditioned):
     params = drawn(zeros(kernel=(made.num_rows, TAGS), bias=TAGS))
     rng = np.random.default_rng(8)
     multiplier = rng.uniform(0.5, 4, made.num_rows).astype(np.float32) if preconditioned else None
-    schedule = Schedule(learning_rate=0.5, batch_size=4, epochs=2, max_examples=9)
+    schedule = LocalSgd(learning_rate=0.5, batch_size=4, epochs=2, max_examples_per_user=9)
     trainer = CompiledSoftmaxTrainer(
         schedule=schedule, inputs="unit-norm", multiplier=multiplier, word_features=made
     )
@@ -71,7 +71,7 @@ def test_equals_dense_autograd(made, preconditioned):
 def test_a_power_of_zero_on_binary_counts_is_unit_norm_to_the_bit():
     examples = make_examples(12, seed=1)
     examples = replace(examples, counts=np.ones_like(examples.counts))
-    schedule, key = Schedule(learning_rate=0.5, batch_size=4, epochs=3), Key.simulation(2)
+    schedule, key = LocalSgd(learning_rate=0.5, batch_size=4, epochs=3), Key.simulation(2)
     made = WordFeatures(num_words=WORDS, weights=np.ones(WORDS, np.float32))
     plain = CompiledSoftmaxTrainer(schedule=schedule, inputs="unit-norm")
     found = replace(plain, word_features=made).train(PARAMS, NO_CONTEXT, examples, key)
@@ -89,7 +89,9 @@ def test_only_the_chosen_examples_are_made(monkeypatch):
         WordFeatures, "build", lambda self, *a: seen.append(len(a[0]) - 1) or real(self, *a)
     )
     trainer = CompiledSoftmaxTrainer(
-        schedule=Schedule(learning_rate=0.5, max_examples=7), inputs="unit-norm", word_features=made
+        schedule=LocalSgd(learning_rate=0.5, max_examples_per_user=7),
+        inputs="unit-norm",
+        word_features=made,
     )
     params = zeros(kernel=(made.num_rows, TAGS), bias=TAGS)
     trainer.train(params, NO_CONTEXT, make_examples(500), Key.simulation(0))

@@ -16,7 +16,7 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.tasks.next_words import NextWords, Size
 from fedpriv.training.algorithm import Context, SumRequest
 from fedpriv.training.failures import raised_failures
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.periodic_shift import SHARE, Shift
 from fedpriv.training.work import Select, UserTrainer
 from tests.harness.refusals import refuses
@@ -27,7 +27,7 @@ from tests.tasks.words import phrases
 BOUND = Rounded(bound=Clip(l2_clip_norm=0.05))
 SHIFT = Shift(kind="smooth", period=6)
 KEY = Key.simulation(1).fold("users").fold(4).fold(2)
-SCHEDULE = Schedule(learning_rate=1.0, batch_size=2)
+SCHEDULE = LocalSgd(learning_rate=1.0, batch_size=2)
 TINY = Size(num_words=40, width=8, units=12, tied=True)
 
 

@@ -8,7 +8,7 @@ from fedpriv.models.text import IGNORED, WordLSTM, next_word_loss
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.words import WordTrainer, dense_gradients, token_scores
 from tests.harness.toys_of_training import assert_near
 
@@ -56,7 +56,7 @@ def test_the_loss_is_a_mean_over_sentences_with_a_fixed_divisor():
 @pytest.mark.parametrize("multiplied", [False, True])
 def test_a_user_trains_as_by_module_trainer(tied, multiplied):
     module = network(tied)
-    schedule = Schedule(learning_rate=0.5, batch_size=4, epochs=3, max_examples=7)
+    schedule = LocalSgd(learning_rate=0.5, batch_size=4, epochs=3, max_examples_per_user=7)
     multiplier = {}
     if multiplied:
         rows = np.linspace(0.5, 4.0, VOCABULARY, dtype=np.float32)

@@ -798,7 +798,7 @@ FAULTS = (
     Fault(
         name="warmup_within_the_schedule",
         behaviour="The rounds of a warm-up count as rounds of the schedule that follows it.",
-        module="fedpriv.experiments.local",
+        module=f"{_LOCAL}.schedule",
         old="done = (round_num - 1 - rising) / (num_rounds - rising)",
         new="done = (round_num - 1) / num_rounds",
         tests=("oracles/test_federated.py::test_fedprox",),

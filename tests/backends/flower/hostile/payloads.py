@@ -13,11 +13,11 @@ from fedpriv.backends.flower.bounded_sum import BoundedSum
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import SumRequest
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid as stub
 
-BOUND, SCHEDULE = Clip(l2_clip_norm=0.3), Schedule(learning_rate=2.0)
+BOUND, SCHEDULE = Clip(l2_clip_norm=0.3), LocalSgd(learning_rate=2.0)
 EXACT, TOP = Rounded(bound=BOUND), 2**24
 WORDS, TAGS = 30, 4
 HOSTILE = 103

@@ -12,13 +12,13 @@ from fedpriv.backends.flower.strategy import GridSettings
 from fedpriv.mechanisms import Clip, Rounded
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import SumRequest
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.work import Attempt
 from tests.backends.flower import stub_grid as stub
 from tests.harness.threads import Shared
 from tests.harness.toy_users import Tampered
 
-BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), Schedule(learning_rate=2.0)
+BOUND, SCHEDULE = Rounded(bound=Clip(l2_clip_norm=0.3)), LocalSgd(learning_rate=2.0)
 LOOPBACK = GridSettings(allow_unauthenticated_nodes=True)
 KEYS = {"simulation": Key.simulation(1), "secure": Key.secure()}
 

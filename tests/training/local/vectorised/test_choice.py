@@ -10,7 +10,7 @@ from torch import nn
 from fedpriv.rng import Key
 from fedpriv.training.local import vectorised
 from fedpriv.training.local.module import ArrayExamples, ModuleTrainer, module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.local.vectorised import Cost, VectorisedTrainer
 from tests.harness.toys_of_training import cross_entropy
 from tests.tasks.people import task
@@ -68,14 +68,14 @@ class TestChoice:
                 for name, length in (("ann", longest), ("bob", 8))
             }
             own = task(module=Pooled, users=users, public=None)
-            many = own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
+            many = own.trainer(LocalSgd(learning_rate=0.1), {}, device="cpu")
             return many.slots((4, (8, 256), "float32", (), "int64"))
 
         assert slots(8) == slots(2048) == 32
 
     @pytest.mark.slow
     def test_a_device_trains_many_and_none_one_by_one(self):
-        schedule = Schedule(learning_rate=0.1)
+        schedule = LocalSgd(learning_rate=0.1)
 
         def made(device, **changes):
             return of(lambda: built("mlp")[0], **changes).trainer(schedule, {}, device=device)
@@ -97,7 +97,7 @@ class TestChoice:
 
         for loss, refused in ((cross_entropy, True), (counted, False)):
             own = of(lambda: built("mlp")[0], loss=loss)
-            many = own.trainer(Schedule(learning_rate=0.1), {}, device="cpu")
+            many = own.trainer(LocalSgd(learning_rate=0.1), {}, device="cpu")
             monkeypatch.setattr(VectorisedTrainer, "device", torch.device("cuda"))
             many.prepare(params, good, key)
             bad = ArrayExamples(good.x, np.full(3, CLASSES))
@@ -107,6 +107,6 @@ class TestChoice:
 
     def test_weights_of_a_loss_are_where_the_module_is(self):
         loss = nn.CrossEntropyLoss(weight=torch.ones(CLASSES))
-        schedule = Schedule(learning_rate=0.1)
+        schedule = LocalSgd(learning_rate=0.1)
         ModuleTrainer(module=built("mlp")[0], loss=loss, schedule=schedule, device="meta")
         assert loss.weight.device == torch.device("meta")

@@ -8,7 +8,7 @@ from torch import nn
 from fedpriv import tree
 from fedpriv.training.algorithm import NO_CONTEXT
 from fedpriv.training.local.module import module_params
-from fedpriv.training.local.schedule import Schedule
+from fedpriv.training.local.schedule import LocalSgd
 from tests.harness.toys_of_training import cross_entropy, distance
 from tests.tasks import people
 from tests.training.local.vectorised.users import (
@@ -178,6 +178,6 @@ def test_why_users_are_trained_one_by_one_is_logged_once_a_run(caplog):
     given = {"module": lambda: nn.Linear(12, 5), "users": users, "public": None}
     task = people.task(users_at_once=2, client_optimizer=torch.optim.Adam, **given)
     for _ in range(3):  # a run makes several trainers
-        task.trainer(Schedule(learning_rate=0.1, batch_size=4), {})
+        task.trainer(LocalSgd(learning_rate=0.1, batch_size=4), {})
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1 and "Adam" in said[0]
