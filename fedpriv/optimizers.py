@@ -5,63 +5,94 @@ update is `local - global` params, so the server *adds* the step.
 
 References: Reddi et al., "Adaptive Federated Optimization" (2021), Algorithm 2 (FedAdagrad,
 FedYogi, FedAdam), from which the adaptive ones differ in two points: v starts at 0, where the paper
-starts it at adaptivity² or more, and `adam` corrects the bias of m and v, which the paper does not.
+starts it at adaptivity² or more, and `Adam` corrects the bias of m and v, which the paper does not.
 Hsu et al. (2019) for server momentum.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fedpriv.ranges import Range, finite_float, positive_float, positive_int
-from fedpriv.transform import State, Transform
+from fedpriv.parts import Fraction, PositiveFloat, PositiveInt
+from fedpriv.transform import State, Tensors, Transform
 
-Tensors = dict[str, np.ndarray]
 #: From the number of a step, from 1, to what its learning rate is multiplied by.
 Factor = Callable[[int], float]
-
-
-def _rate(learning_rate: float) -> np.float32:
-    return np.float32(positive_float("server learning rate", learning_rate))
-
-
-def _fraction(name: str, value: float) -> np.float32:
-    return np.float32(finite_float(name, value, Range.FRACTION))
 
 
 def _zeros(params: Tensors) -> Tensors:
     return {name: np.zeros_like(array) for name, array in params.items()}
 
 
-def sgd(learning_rate: float = 1.0) -> Transform:
-    """Return the transform whose step is rate g; with rate 1 it is FedAvg."""
-    rate = _rate(learning_rate)
+def _no_steps() -> Tensors:
+    return {"steps": np.zeros((), np.int64)}
 
-    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+
+class Optimizer(Transform):
+    """Base of optimisers."""
+
+    __slots__ = ()
+
+    @property
+    def past_of_sums(self) -> float:
+        """β where steps are along sums of the past with weights β^k; 0 for what is not linear."""
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sgd(Optimizer):
+    """Plain steps: rate g. With rate 1 it is FedAvg.
+
+    Attributes:
+        learning_rate: Step size on the released mean.
+    """
+
+    kind: ClassVar[str] = "sgd"
+    learning_rate: PositiveFloat = 0.1
+
+    def next(self, update: Tensors, state: State) -> tuple[Tensors, State]:
+        """Return the step."""
+        rate = np.float32(self.learning_rate)
         if rate != 1:
             for array in update.values():
                 array *= rate
         return update, state
 
-    return Transform(init=lambda params: {}, next=next_)
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Momentum(Optimizer):
+    """Steps along a decayed sum of the past: rate u, u <- βu + g from 0.
 
-def momentum(learning_rate: float = 1.0, decay: float = 0.9, *, ema: bool) -> Transform:
-    """Return the transform whose step is rate u, of a velocity u that starts at 0.
-
-    Args:
-        learning_rate: Multiplies the velocity.
-        decay: β, the weight of the past.
-        ema: True for the exponential moving average u <- βu + (1-β)g (AdaDPS, Figure 6 left);
-            False for the classic u <- βu + g.
+    Attributes:
+        learning_rate: Step size on the released mean.
+        momentum: Weight of the past.
     """
-    rate, beta = _rate(learning_rate), _fraction("server momentum", decay)
-    gain = np.float32(1) - beta if ema else np.float32(1)
 
-    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+    kind: ClassVar[str] = "momentum"
+    learning_rate: PositiveFloat = 0.1
+    momentum: Fraction = 0.9
+
+    @property
+    def past_of_sums(self) -> float:
+        """β."""
+        return self.momentum
+
+    def init(self, params: Tensors) -> State:
+        """Return u = 0."""
+        return {"velocity": _zeros(params)}
+
+    def next(self, update: Tensors, state: State) -> tuple[Tensors, State]:
+        """Return the step, and u."""
+        return self._along(update, state, np.float32(1))
+
+    def _along(self, update: Tensors, state: State, gain: np.float32) -> tuple[Tensors, State]:
+        rate, beta = np.float32(self.learning_rate), np.float32(self.momentum)
         velocity = state["velocity"]
         for name, array in update.items():
             own = velocity[name]
@@ -72,38 +103,50 @@ def momentum(learning_rate: float = 1.0, decay: float = 0.9, *, ema: bool) -> Tr
             np.multiply(own, rate, out=array)
         return update, {"velocity": velocity}
 
-    return Transform(init=lambda params: {"velocity": _zeros(params)}, next=next_)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmaMomentum(Momentum):
+    """Steps along an average of the past: u <- βu + (1-β)g (AdaDPS, Figure 6 left)."""
+
+    kind: ClassVar[str] = "ema-momentum"
+
+    @property
+    def past_of_sums(self) -> float:
+        """0: noise is optimised for sums."""
+        return 0.0
+
+    def next(self, update: Tensors, state: State) -> tuple[Tensors, State]:
+        """Return the step, and u."""
+        return self._along(update, state, np.float32(1) - np.float32(self.momentum))
 
 
-def ftrl(
-    learning_rate: float = 1.0, decay: float = 0.9, *, restart: int | None = None
-) -> Transform:
-    """Return the transform of DP-FTRL with momentum, whose step is θ_t - θ_{t-1}.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ftrl(Momentum):
+    """Steps from where training began (DP-FTRL), along the sum of all that was released.
 
-    θ_t = θ_0 + rate v_t, v_t = βv_{t-1} + S_t, S_t = Σ_{i<=t} g_i. The state is of releases alone,
-    so that gradients may be taken elsewhere than at θ, as at an aggregate. Without restarts these
-    are the steps of classic momentum, g being summed before it is decayed or after; a restart
-    begins at the θ of that time with sums of zero, as a tree of noise that ends does.
+    θ_t = θ_0 + rate v_t, v_t = βv_{t-1} + S_t, S_t = Σ_{i<=t} g_i; the step is θ_t - θ_{t-1}. The
+    state is of releases alone, so that gradients may be taken elsewhere than at θ, as at an
+    aggregate. Without restarts these are the steps of classic momentum, g being summed before it is
+    decayed or after; a restart begins at the θ of that time with sums of zero, as a tree of noise
+    that ends does.
 
     Source: Kairouz et al., "Practical and Private (Deep) Learning without Sampling or Shuffling"
     (2021), Algorithm 1 and Section 5 for momentum.
 
-    Args:
-        learning_rate: Multiplies v.
-        decay: β, the weight of the past.
-        restart: After so many steps θ_0 becomes θ, and sums are zero; None for never.
+    Attributes:
+        restart: Steps after which it restarts from where it is; none for never.
     """
-    rate, beta = _rate(learning_rate), _fraction("server momentum", decay)
-    every = None if restart is None else positive_int("server restart", restart)
 
-    def init(params: Tensors) -> State:
-        return {
-            "sum": _zeros(params),
-            "velocity": _zeros(params),
-            "count": {"steps": np.zeros((), np.int64)},
-        }
+    kind: ClassVar[str] = "ftrl"
+    restart: PositiveInt | None = None
 
-    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+    def init(self, params: Tensors) -> State:
+        """Return sums of zero."""
+        return {"sum": _zeros(params), "velocity": _zeros(params), "count": _no_steps()}
+
+    def next(self, update: Tensors, state: State) -> tuple[Tensors, State]:
+        """Return the step, and the sums."""
+        rate, beta, every = np.float32(self.learning_rate), np.float32(self.momentum), self.restart
         steps = int(state["count"]["steps"])
         if every is not None and steps and steps % every == 0:
             for tensors in (state["sum"], state["velocity"]):
@@ -118,121 +161,219 @@ def ftrl(
             array *= rate
         return update, {**state, "count": {"steps": np.array(steps + 1, np.int64)}}
 
-    return Transform(init=init, next=next_)
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptiveOptimizer(Optimizer):
+    """Base of steps rate m̂/(√v̂ + adaptivity), m <- β₁m + (1-β₁)g; both moments start at 0.
 
-def _adaptive(
-    learning_rate: float,
-    adaptivity: float,
-    beta1: float,
-    second: Callable[[np.ndarray, np.ndarray], None],
-    corrections: Callable[[int], tuple[float, float]],
-) -> Transform:
-    """Return the transform whose step is rate m̂/(√v̂ + adaptivity), m <- β₁m + (1-β₁)g.
-
-    Args:
-        learning_rate: Multiplies the step.
-        adaptivity: Added to √v̂.
-        beta1: β₁.
-        second: Updates v by g, in place. Both moments start at 0.
-        corrections: From the number of a step, from 1, to what m and v are divided by.
+    Attributes:
+        learning_rate: Step size of every coordinate, however small its mean: try 0.01 to 0.2.
+        adaptivity: Added to √v.
     """
-    rate, decay = _rate(learning_rate), _fraction("beta1", beta1)
-    positive_float("server adaptivity", adaptivity)
 
-    def init(params: Tensors) -> State:
-        return {
-            "first": _zeros(params),
-            "second": _zeros(params),
-            "count": {"steps": np.zeros((), np.int64)},
-        }
+    learning_rate: PositiveFloat = 0.1
+    adaptivity: PositiveFloat = 1e-8
 
-    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+    @property
+    def first_decay(self) -> float:
+        """β₁."""
+        return 0.0
+
+    @abstractmethod
+    def second(self, moment: np.ndarray, gradient: np.ndarray) -> None:
+        """Update v by g, in place."""
+
+    def corrections(self, steps: int) -> tuple[float, float]:
+        """Return what m and v are divided by after so many steps, from 1; by default 1."""
+        return 1.0, 1.0
+
+    def init(self, params: Tensors) -> State:
+        """Return moments of zero."""
+        return {"first": _zeros(params), "second": _zeros(params), "count": _no_steps()}
+
+    def next(self, update: Tensors, state: State) -> tuple[Tensors, State]:
+        """Return the step, and the moments."""
+        rate, beta = np.float32(self.learning_rate), self.first_decay
         steps = int(state["count"]["steps"]) + 1
-        first_correction, second_correction = corrections(steps)
+        first_correction, second_correction = self.corrections(steps)
         for name, gradient in update.items():
             first, moment = state["first"][name], state["second"][name]
-            second(moment, gradient)
-            first *= decay
-            gradient *= np.float32(1.0 - beta1)
+            self.second(moment, gradient)
+            first *= np.float32(beta)
+            gradient *= np.float32(1.0 - beta)
             first += gradient
             # gradient's buffer becomes the step: rate * m̂ / (√v̂ + adaptivity)
             denominator = np.sqrt(moment)
             denominator *= np.float32(1 / math.sqrt(second_correction))
-            denominator += np.float32(adaptivity)
+            denominator += np.float32(self.adaptivity)
             np.divide(first, denominator, out=gradient)
             gradient *= rate * np.float32(1 / first_correction)
         return update, {**state, "count": {"steps": np.array(steps, np.int64)}}
 
-    return Transform(init=init, next=next_)
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adam(AdaptiveOptimizer):
+    """Steps along an average of the past, divided by √v, both corrected for their start.
 
-def adam(
-    learning_rate: float = 1.0, adaptivity: float = 1e-8, beta1: float = 0.9, beta2: float = 0.999
-) -> Transform:
-    """Return the transform of Adam: v <- β₂v + (1-β₂)g², m and v corrected for their start at 0.
+    v <- β₂v + (1-β₂)g². Of private updates it is DP-FedAdam.
 
-    Of private updates it is DP-FedAdam.
+    Attributes:
+        momentum: Weight of the past, β₁.
     """
-    b1, b2 = _fraction("beta1", beta1), _fraction("beta2", beta2)
-    new = np.float32(1.0 - beta2)  # 1 - float32(β₂) is 5e-5 off at 0.999
 
-    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
-        moment *= b2
-        moment += new * np.square(gradient)
+    kind: ClassVar[str] = "adam"
+    second_decay: ClassVar[float] = 0.999
+    momentum: Fraction = 0.9
 
-    def corrections(steps: int) -> tuple[float, float]:
-        return 1 - beta1**steps, 1 - beta2**steps
+    @property
+    def first_decay(self) -> float:
+        """β₁, as float32 has it."""
+        return float(np.float32(self.momentum))
 
-    return _adaptive(learning_rate, adaptivity, float(b1), second, corrections)
+    def second(self, moment: np.ndarray, gradient: np.ndarray) -> None:
+        """Update v by g, in place."""
+        moment *= np.float32(self.second_decay)
+        # 1 - float32(β₂) is 5e-5 off at 0.999
+        moment += np.float32(1.0 - self.second_decay) * np.square(gradient)
+
+    def corrections(self, steps: int) -> tuple[float, float]:
+        """Return 1 - β₁^t and 1 - β₂^t."""
+        return 1 - self.momentum**steps, 1 - self.second_decay**steps
 
 
-def yogi(
-    learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.9, beta2: float = 0.99
-) -> Transform:
-    """Return the transform of Yogi (FedYogi): v <- v - (1-β₂) g² sign(v - g²), uncorrected."""
-    _fraction("beta2", beta2)
-    new = np.float32(1.0 - beta2)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yogi(AdaptiveOptimizer):
+    """Steps along an average of the past, divided by √v that falls slowly (FedYogi).
 
-    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
+    v <- v - (1-β₂) g² sign(v - g²), uncorrected.
+
+    Attributes:
+        momentum: Weight of the past, β₁.
+    """
+
+    kind: ClassVar[str] = "yogi"
+    second_decay: ClassVar[float] = 0.99
+    momentum: Fraction = 0.9
+
+    @property
+    def first_decay(self) -> float:
+        """β₁."""
+        return self.momentum
+
+    def second(self, moment: np.ndarray, gradient: np.ndarray) -> None:
+        """Update v by g, in place."""
         square = np.square(gradient)
-        moment -= new * square * np.sign(moment - square)
-
-    return _adaptive(learning_rate, adaptivity, beta1, second, lambda steps: (1.0, 1.0))
+        moment -= np.float32(1.0 - self.second_decay) * square * np.sign(moment - square)
 
 
-def adagrad(learning_rate: float = 1.0, adaptivity: float = 1e-3, beta1: float = 0.0) -> Transform:
-    """Return the transform of AdaGrad (FedAdagrad): v <- v + g², uncorrected."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adagrad(AdaptiveOptimizer):
+    """Steps divided by √v, v a sum of squares: v <- v + g², uncorrected (FedAdagrad)."""
 
-    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
+    kind: ClassVar[str] = "adagrad"
+
+    def second(self, moment: np.ndarray, gradient: np.ndarray) -> None:
+        """Update v by g, in place."""
         moment += np.square(gradient)
 
-    return _adaptive(learning_rate, adaptivity, beta1, second, lambda steps: (1.0, 1.0))
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rmsprop(AdaptiveOptimizer):
+    """Steps divided by √v, v an average of squares: v <- βv + (1-β)g², uncorrected (DP-RMSProp)."""
 
-def rmsprop(learning_rate: float = 1.0, adaptivity: float = 1e-8, decay: float = 0.9) -> Transform:
-    """Return the transform of RMSProp (DP-RMSProp): v <- decay v + (1 - decay) g², uncorrected."""
-    keep = _fraction("decay", decay)
+    kind: ClassVar[str] = "rmsprop"
+    second_decay: ClassVar[float] = 0.9
 
-    def second(moment: np.ndarray, gradient: np.ndarray) -> None:
+    def second(self, moment: np.ndarray, gradient: np.ndarray) -> None:
+        """Update v by g, in place."""
+        keep = np.float32(self.second_decay)
         moment *= keep
         moment += (np.float32(1) - keep) * np.square(gradient)
 
-    return _adaptive(learning_rate, adaptivity, 0.0, second, lambda steps: (1.0, 1.0))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSgd(Sgd):
+    """Plain steps, with a server's defaults."""
+
+    learning_rate: PositiveFloat = 1.0
 
 
-def scheduled(factor: Factor) -> Transform:
-    """Return the transform that multiplies the t-th step, from 1, by `factor(t)`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMomentum(Momentum):
+    """Steps along a decayed sum of the past, with a server's defaults."""
 
-    def next_(update: Tensors, state: State) -> tuple[Tensors, State]:
+    learning_rate: PositiveFloat = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerEmaMomentum(EmaMomentum):
+    """Steps along an average of the past, with a server's defaults."""
+
+    learning_rate: PositiveFloat = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFtrl(Ftrl):
+    """Steps from where training began (DP-FTRL), with a server's defaults."""
+
+    learning_rate: PositiveFloat = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAdam(Adam):
+    """Adam, with a server's defaults."""
+
+    adaptivity: PositiveFloat = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerYogi(Yogi):
+    """Yogi, with a server's defaults."""
+
+    adaptivity: PositiveFloat = 1e-3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerAdagrad(Adagrad):
+    """Adagrad, with a server's defaults."""
+
+    adaptivity: PositiveFloat = 1e-3
+
+
+ServerOptimizer = (
+    ServerSgd
+    | ServerMomentum
+    | ServerEmaMomentum
+    | ServerAdam
+    | ServerFtrl
+    | ServerYogi
+    | ServerAdagrad
+)
+GradientOptimizer = Sgd | Momentum | EmaMomentum | Adam | Rmsprop | Adagrad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled(Transform):
+    """Multiplies the t-th step, from 1, by a factor.
+
+    Attributes:
+        factor: Of t.
+    """
+
+    factor: Factor
+
+    def init(self, params: Tensors) -> State:
+        """Return no step."""
+        return {"count": _no_steps()}
+
+    def next(self, update: Tensors, state: State) -> tuple[Tensors, State]:
+        """Return the step times its factor."""
         step = int(state["count"]["steps"]) + 1
-        by = np.float32(factor(step))
+        by = np.float32(self.factor(step))
         if by != 1:
             for array in update.values():
                 array *= by
         return update, {"count": {"steps": np.array(step, np.int64)}}
-
-    return Transform(init=lambda params: {"count": {"steps": np.zeros((), np.int64)}}, next=next_)
 
 
 def stepwise(num_steps: int, share: float = 0.1, at: tuple[float, ...] = (0.5, 0.75)) -> Factor:

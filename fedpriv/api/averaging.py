@@ -9,15 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedpriv import optimizers
 from fedpriv.api.result import Run, TemporaryFolder, read
 from fedpriv.backends.backend import Backend
+from fedpriv.checkpoints.aggregates import Aggregate, Last
 from fedpriv.checkpoints.tensor_files import params_sha256
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
 from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import Preconditioner
+from fedpriv.optimizers import ServerSgd
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
@@ -31,9 +32,9 @@ from fedpriv.runs.progress import (
     describe_plan,
     round_line,
 )
-from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
+from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.work import Work
-from fedpriv.transform import Transform, identity
+from fedpriv.transform import Transform
 from fedpriv.tree import Params
 from fedpriv.untrusted_text import check_ids
 
@@ -48,9 +49,8 @@ def averaging(
     out: str | Path | None = None,
     secure: bool = False,
     seed: int = 0,
-    optimizer: Transform | None = None,
-    aggregate: Transform | None = None,
-    at_aggregates: AtAggregates | None = None,
+    optimizer: Transform = ServerSgd(),
+    aggregate: Aggregate = Last(),
     anchor: str | Path | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,
     stated: Mapping[str, Any] | None = None,
@@ -68,10 +68,10 @@ def averaging(
         secure: Entropy from the operating system instead of a seed; needs `out`.
         seed: Of the simulation. The users' data are not known here: without a folder that is
             continued, cohorts and noise are other ones each time, whatever it is.
-        optimizer: What the server makes of a released mean; None adds it to the params.
-        aggregate: Made of the released params, such as `fedpriv.checkpoints.aggregates.upa(10)`
-            or `of_last(10, your_function)`; None leaves the last.
-        at_aggregates: Whether, and how, training goes on from that; None for the end alone.
+        optimizer: What the server makes of a released mean; by default adds it to the params.
+        aggregate: Made of the released params (`fedpriv.checkpoints.aggregates`), such as
+            `Uniform(k=10)` or `OfLast(k=10, function=yours)`; it says whether training goes on
+            from it.
         anchor: A file on another volume that keeps how far the ledger is; needs `out`. A copy of
             the folder that is continued besides, and an old backup, are then refused; who goes on
             with the run gives it again, and so does `fedpriv verify`.
@@ -97,9 +97,8 @@ def averaging(
     components = Components(
         plan=plan,
         algorithm=FederatedAveraging(
-            optimizer=optimizers.sgd(1.0) if optimizer is None else optimizer,
-            aggregate=identity() if aggregate is None else aggregate,
-            at_aggregates=at_aggregates,
+            optimizer=optimizer,
+            aggregate=aggregate,
             preconditioner=Preconditioner(),
         ),
         task=RosterTask(roster=tuple(roster), params=params),

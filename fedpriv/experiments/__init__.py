@@ -1,8 +1,7 @@
 """Experiments: configurations of a run as frozen dataclasses, and components made of them."""
 
-from fedpriv.experiments.agd import CentralDescent, FederatedDescent
-from fedpriv.experiments.aggregates import (
-    AggregatePart,
+from fedpriv.checkpoints.aggregates import (
+    Aggregate,
     Average,
     Last,
     MajorityVote,
@@ -10,6 +9,7 @@ from fedpriv.experiments.aggregates import (
     ParamsAggregate,
     Uniform,
 )
+from fedpriv.experiments.agd import CentralDescent, FederatedDescent
 from fedpriv.experiments.averaging import (
     CentralExperiment,
     ExampleSampling,
@@ -36,7 +36,7 @@ from fedpriv.parts import Part
 from fedpriv.training.local.schedule import LocalSgd
 
 __all__ = [
-    "AggregatePart",
+    "Aggregate",
     "Average",
     "BandedNoise",
     "BufferedNoise",

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
-from fedpriv import optimizers
-from fedpriv.experiments.aggregates import Aggregate, Last
+from fedpriv.checkpoints.aggregates import Average, Last, MajorityVote, MeanOutputs, Uniform
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
-from fedpriv.experiments.optimizers import GradientOptimizer, ServerOptimizer, ServerSgd, Sgd
 from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.preconditioning import (
     ExamplePreconditioner,
@@ -38,6 +36,17 @@ from fedpriv.mechanisms import (
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Preconditioner
+from fedpriv.optimizers import (
+    Factor,
+    GradientOptimizer,
+    Scheduled,
+    ServerOptimizer,
+    ServerSgd,
+    Sgd,
+    cyclic,
+    inverse_root,
+    stepwise,
+)
 from fedpriv.parts import NonNegativeInt, PositiveFloat, PositiveInt
 from fedpriv.privacy.accounting import check_relation
 from fedpriv.privacy.mechanism import Mechanism
@@ -55,7 +64,7 @@ from fedpriv.training.per_example.example_sum import (
     warm_start,
 )
 from fedpriv.training.work import Trainers, as_works
-from fedpriv.transform import chain
+from fedpriv.transform import Chain, Transform
 from fedpriv.tree import Params
 
 _MANY = 10**7
@@ -76,7 +85,7 @@ class Averaging(Experiment):
     sampling: Any
     bound: Bound
     noise: Noise = GaussianNoise()
-    aggregate: Aggregate = Last()
+    aggregate: Last | Average | Uniform | MeanOutputs | MajorityVote = Last()
 
     def __post_init__(self) -> None:
         """Check every option, and that there is no noise without a bound."""
@@ -308,12 +317,12 @@ class FederatedExperiment(Averaging):
                 roster_sha256=task.roster_sha256,
             ),
             algorithm=FederatedAveraging(
-                optimizer=self.server.make(),
+                optimizer=self.server,
                 preconditioner=self._preconditioner(side),
                 bound=adaptive,
                 rate=self.local.rate_factor(self.rounds),
                 extra=task.round_tensors,
-                **self.aggregate.fields(),
+                aggregate=self.aggregate,
             ),
             trainer=self.make_trainer(task, side),
             side_information=side,
@@ -360,10 +369,10 @@ def trainer_on(
 
 
 #: From the number of steps to the factor of each step's learning rate.
-_FACTORS: Mapping[str, Callable[[int], optimizers.Factor]] = {
-    "step": optimizers.stepwise,
-    "cyclic": optimizers.cyclic,
-    "inverse-root": lambda num_steps: optimizers.inverse_root(),
+_FACTORS: Mapping[str, Callable[[int], Factor]] = {
+    "step": stepwise,
+    "cyclic": cyclic,
+    "inverse-root": lambda num_steps: inverse_root(),
 }
 
 
@@ -469,17 +478,17 @@ class CentralExperiment(Averaging):
                 statistics=self.statistics,
             )
         )
-        optimizer = self.optimizer.make()
+        optimizer: Transform = self.optimizer
         if self.schedule != "constant":
             factor = _FACTORS[self.schedule](steps)
-            optimizer = chain(optimizer, optimizers.scheduled(factor))
+            optimizer = Chain(transforms=(optimizer, Scheduled(factor=factor)))
         return Components(
             task=task,
             plan=self._plan(task, steps, private=chosen.private),
             algorithm=FederatedAveraging(
                 optimizer=optimizer,
                 preconditioner=chosen.preconditioner or Preconditioner(),
-                **self.aggregate.fields(),
+                aggregate=self.aggregate,
             ),
             trainer=self.make_trainer(task),
             side_information=chosen.side_information,

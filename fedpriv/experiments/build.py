@@ -21,7 +21,6 @@ from fedpriv.privacy.trials import Trials
 from fedpriv.tasks.central import by_example
 from fedpriv.tasks.checks import check_central_task, check_parts
 from fedpriv.tasks.task import Task
-from fedpriv.transform import Transform
 
 
 def takes_corpus(factory: Callable[..., Any]) -> bool:
@@ -210,8 +209,7 @@ def _replaced(described: Components, refined: Components) -> dict[str, str]:
         except AttributeError:  # of another algorithm, or an adaptive plan
             continue
         if after is not before and not (path == "method" and type(after) is type(before)):
-            code = after.next if isinstance(after, Transform) else type(after)
-            found[path] = code.__qualname__.partition(".<locals>")[0]
+            found[path] = type(after).__qualname__.partition(".<locals>")[0]
     return found
 
 

@@ -8,8 +8,8 @@
 
 Centralised training is the same algorithm with examples in the place of users.
 
-With `at_aggregates` it is trained *over* aggregates (Shejwalkar et al., "Recycling Scraps",
-PoPETs 2025, Algorithm 1): a round's updates are made at the aggregate of the checkpoints so far.
+An aggregate of params may be trained *over* (Shejwalkar et al., "Recycling Scraps", PoPETs 2025,
+Algorithm 1): a round's updates are made at the aggregate of the checkpoints so far.
 That is made of released checkpoints alone, so it costs no ε where all iterates are covered, as they
 are by adaptive composition here.
 """
@@ -18,12 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal, get_args
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.checkpoints.aggregates import Rule, last_checkpoints, packed
+from fedpriv.checkpoints.aggregates import Aggregate, Last, Rule, last_checkpoints, packed
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.privacy.plan import AnyPlan, Plan
@@ -32,47 +31,10 @@ from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, Sum
 from fedpriv.transform import State, Transform
 from fedpriv.tree import Params
 
-#: What is replaced by the aggregate: the iterate, or only the point where updates are made.
-Reading = Literal["replace", "gradient-only"]
-
 _NOTHING = Preconditioning()
 _TRIED_ROUNDS = 3
 UPDATE_NORM, CLIP_NORM = "update_norm", "clip_norm"
 """Names among the numbers of a state; only a bound that adapts has a clip norm."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtAggregates:
-    """Training over aggregates: where a round's updates are made, and what the step is added to.
-
-    With θ_t the iterate after t rounds and A_t the aggregate of θ_0, ..., θ_t, a round that follows
-    t >= start released ones asks for updates at A_t, and
-
-    * reading "replace": θ_{t+1} = A_t + step;
-    * reading "gradient-only": θ_{t+1} = θ_t + step. The iterate and the optimiser's state go on by
-      themselves; the aggregate is only where updates are made. Of the two it is the one for an
-      optimiser that keeps a sum of all updates, as DP-FTRL does.
-
-    Before, updates are made at θ_t and added to it. The paper gives the algorithm in words that
-    both readings fit.
-
-    Attributes:
-        start: τ, rounds released before the first that is trained at an aggregate.
-        reading: Which of the two.
-
-    Raises:
-        ValueError: If the start is below 0, or the reading unknown.
-    """
-
-    start: int = 0
-    reading: Reading = "replace"
-
-    def __post_init__(self) -> None:
-        if self.start < 0:
-            raise ValueError(f"training over aggregates from round {self.start}; give 0 or more")
-        if self.reading not in get_args(Reading):
-            known = ", ".join(get_args(Reading))
-            raise ValueError(f"reading {self.reading!r} is not known; use one of {known}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,37 +43,27 @@ class FederatedAveraging(Algorithm):
 
     Attributes:
         optimizer: A transform of the released mean update. Its step is added to the iterate.
-        aggregate: A transform from params to the aggregated params, which its state holds as
-            "average" (`fedpriv.checkpoints`), or the identity. It must be made of the params it is
-            given and of public values alone: that it costs no ε rests on that.
+        aggregate: Made of the params of rounds (`fedpriv.checkpoints.aggregates`), and whether it
+            is trained over. It must be made of the params it is given and of public values alone:
+            that it costs no ε rests on that.
         preconditioner: What public data and past releases add, see
             `fedpriv.mechanisms.preconditioners`.
-        at_aggregates: Whether and how it is trained over aggregates; None for inference alone.
-        outputs: How the checkpoints that the aggregate keeps are measured together
-            (`fedpriv.checkpoints.aggregates`); None for one model.
         bound: The plan's, where it adapts; None of one that stays the same.
         rate: From a round's number to the factor of the local learning rate; None for 1.
         extra: From a round's number to further public tensors that users are given; None for none.
-
-    Raises:
-        ValueError: If aggregates of outputs were to be trained at.
     """
 
     optimizer: Transform
-    aggregate: Transform
+    aggregate: Aggregate = Last()
     preconditioner: Preconditioner = field(default_factory=Preconditioner)
-    at_aggregates: AtAggregates | None = None
-    outputs: Rule | None = None
     bound: Bound | None = None
     rate: Callable[[int], float] | None = None
     extra: Callable[[int], Params] | None = None
 
-    def __post_init__(self) -> None:
-        if self.at_aggregates is not None and self.outputs is not None:
-            raise ValueError(
-                f"aggregate {self.outputs!r} is made of outputs and has no params to train at; "
-                "train over ema, upa or a function of checkpoints"
-            )
+    @property
+    def outputs(self) -> Rule | None:
+        """How the checkpoints that it keeps are measured together; None for one model."""
+        return self.aggregate.outputs
 
     def check_plan(self, plan: AnyPlan) -> None:
         """Refuse a plan that ends before anything is trained at an aggregate, or preconditioned.
@@ -122,7 +74,7 @@ class FederatedAveraging(Algorithm):
         Raises:
             ValueError: If it does.
         """
-        at, planned = self.at_aggregates, plan.planned_rounds
+        first, planned = self.aggregate.start, plan.planned_rounds
         bound = plan.live_mechanism.bound if isinstance(plan, Plan) else None
         adapts = bound is not None and (bound.start is not None or bound.besides(np.ones(1)))
         if adapts and self.bound is None:
@@ -137,9 +89,9 @@ class FederatedAveraging(Algorithm):
             )
         if planned is not None:
             self.preconditioner.check_rounds(planned)
-        if at is not None and planned is not None and at.start >= planned:
+        if planned is not None and first >= planned:
             raise ValueError(
-                f"training over aggregates starts after {at.start} rounds, of which there are only "
+                f"training over aggregates starts after {first} rounds, of which there are only "
                 f"{planned}; give aggregate-start below that, or aggregate-training none"
             )
 
@@ -167,12 +119,12 @@ class FederatedAveraging(Algorithm):
             raise ValueError(
                 "the aggregate returns a model that is not in its state, so that no resumed run "
                 "could have it: keep it there under 'average', or give a function of checkpoints "
-                "to fedpriv.checkpoints.aggregates.of_last"
+                "to fedpriv.checkpoints.aggregates.OfLast"
             )
-        if self.at_aggregates is not None:
+        if self.aggregate.training != "none":
             raise ValueError(
                 "there is no aggregate to train at; give one, such as "
-                "fedpriv.checkpoints.aggregates.upa"
+                "fedpriv.checkpoints.aggregates.Uniform"
             )
 
     def check_params(self, params: Params) -> None:
@@ -237,8 +189,7 @@ class FederatedAveraging(Algorithm):
 
     def asked_at(self, state: ArrayState) -> Params:
         """Return the params that the coming round's updates are made at."""
-        at = self.at_aggregates
-        if at is None or state.round_num < at.start:
+        if self.aggregate.training == "none" or state.round_num < self.aggregate.start:
             return state.params
         return state.memory["aggregate"]["average"]
 
@@ -277,9 +228,7 @@ class FederatedAveraging(Algorithm):
         step, optimizer = self.optimizer.next(mean, memory["optimizer"])
         if public.scale:
             step = tree.to_dense(tree.multiply(step, public.scale))
-        at, base = self.at_aggregates, state.params
-        if at is not None and at.reading == "replace":
-            base = self.asked_at(state)
+        base = self.asked_at(state) if self.aggregate.training == "replace" else state.params
         params = {name: base[name] + step[name] for name in base}
         aggregate = self._aggregated(params, memory["aggregate"], state.round_num + 1)
         return state.after(

@@ -23,10 +23,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fedpriv import optimizers
 from fedpriv.datasets.stackexchange.roster_view import BATCH_EXAMPLES
 from fedpriv.datasets.stackexchange.tag_view import DenseFeatures, Features, TagExamples
 from fedpriv.measures import LOSS, Measure
+from fedpriv.optimizers import Adam
 from fedpriv.rng import Key
 from fedpriv.training.evaluate import Metrics
 from fedpriv.tree import Params, interpolate
@@ -207,7 +207,7 @@ def gradient_learner(
     """
 
     def passes(learning_rate: float) -> Iterator[Params]:
-        optimizer = optimizers.adam(learning_rate)
+        optimizer = Adam(learning_rate=learning_rate)
         params = {name: array.copy() for name, array in rest["begun"].items()}
         state = optimizer.init(params)
         for number in count():

@@ -28,7 +28,7 @@ import numpy as np
 from fedpriv.mechanisms.bounds import Clip, Unbounded
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Fixed, Preconditioner
-from fedpriv.optimizers import sgd
+from fedpriv.optimizers import Sgd
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.sampling import PoissonSampler
@@ -38,7 +38,6 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.example_sum import CentralSum, example_ids
 from fedpriv.training.per_example.linear import LinearRegressionGradients
 from fedpriv.training.work import Attempt, Users
-from fedpriv.transform import identity
 from simulations.reproduction.items import Study
 from simulations.reproduction.study import drawing, publish, save
 
@@ -141,8 +140,7 @@ def train(
     if method.adaptive:
         preconditioner = Fixed(multiplier={"weight": side_information()})
     server = FederatedAveraging(
-        optimizer=sgd(method.learning_rate),
-        aggregate=identity(),
+        optimizer=Sgd(learning_rate=method.learning_rate),
         preconditioner=preconditioner,
     )
     mechanism = the_plan.live_mechanism

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from fedpriv.checkpoints.aggregates import ema, uniform
+from fedpriv.checkpoints.aggregates import Average, uniform
 from fedpriv.experiments.experiment import Components, Experiment
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial, serial_on
@@ -44,7 +44,7 @@ class Averages:
 
     def __init__(self, first: Params, which: Aggregates) -> None:
         self._which = which
-        self._emas = {decay: ema(decay) for decay in which.decays}
+        self._emas = {decay: Average(ema_decay=decay) for decay in which.decays}
         self._states = {decay: own.init(first) for decay, own in self._emas.items()}
         self.recent: deque[Params] = deque([first], maxlen=max(which.ks, default=1))
 

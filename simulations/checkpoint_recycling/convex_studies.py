@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -13,16 +13,19 @@ import numpy as np
 from scipy.optimize import minimize
 
 import fedpriv as fp
-from fedpriv.checkpoints.aggregates import answers, ema, keeping, last_checkpoints, upa
-from fedpriv.checkpoints.uncertainty import contraction, uncertainty, waiting
-from fedpriv.optimizers import sgd
-from fedpriv.training.algorithm import ArrayState
-from fedpriv.training.federated_averaging import (
-    AtAggregates,
-    FederatedAveraging,
-    Reading,
+from fedpriv.checkpoints.aggregates import (
+    Average,
+    Last,
+    MeanOutputs,
+    ParamsAggregate,
+    Uniform,
+    answers,
+    last_checkpoints,
 )
-from fedpriv.transform import Transform, identity
+from fedpriv.checkpoints.uncertainty import contraction, uncertainty, waiting
+from fedpriv.optimizers import Sgd
+from fedpriv.training.algorithm import ArrayState
+from fedpriv.training.federated_averaging import FederatedAveraging
 from simulations.checkpoint_recycling.checkpoints import (
     chance_within_two,
     decorrelated,
@@ -118,11 +121,11 @@ def noisy_descent(
 NUM, WIDTH, BATCH, STEPS, REGULARISER, DELTA = 1000, 20, 100, 400, 1e-3, 1e-5
 RATES = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
-AGGREGATES: Mapping[str, Transform] = {
-    "EMA 0.9": ema(0.9),
-    "EMA 0.97": ema(0.97),
-    "UPA 10": upa(10),
-    "UPA 50": upa(50),
+AGGREGATES: Mapping[str, ParamsAggregate] = {
+    "EMA 0.9": Average(ema_decay=0.9),
+    "EMA 0.97": Average(ema_decay=0.97),
+    "UPA 10": Uniform(k=10),
+    "UPA 50": Uniform(k=50),
 }
 
 
@@ -164,21 +167,19 @@ def control(
     data, sigma = problem(), noise_multiplier(epsilon, steps)
     rate = faster * best_rate(epsilon, steps=steps)
     found: dict[str, Figures] = {}
-    for name, aggregate in {"last": identity(), **AGGREGATES}.items():
-        method = FederatedAveraging(optimizer=sgd(rate), aggregate=aggregate)
+    for name, aggregate in {"last": Last(), **AGGREGATES}.items():
+        method = FederatedAveraging(optimizer=Sgd(learning_rate=rate), aggregate=aggregate)
         found[name] = _figures(data, _trained(data, method, sigma, seeds, steps)[0])
-    kept = FederatedAveraging(optimizer=sgd(rate), aggregate=keeping(10))
+    kept = FederatedAveraging(optimizer=Sgd(learning_rate=rate), aggregate=MeanOutputs(k=10))
     _, state = _trained(data, kept, sigma, seeds, steps)
     models = last_checkpoints(state.memory["aggregate"])
     for rule in ("opa", "omv"):
         found[f"{rule.upper()} 10"] = Figures(accuracy=_outputs(data, rule, models), excess=())
-    readings: tuple[Reading, ...] = ("replace", "gradient-only")
+    readings: tuple[str, ...] = ("replace", "gradient-only")
     for reading in readings:
         for name in ("EMA 0.9", "UPA 10"):
-            at = AtAggregates(start=steps // 2, reading=reading)
-            method = FederatedAveraging(
-                optimizer=sgd(rate), aggregate=AGGREGATES[name], at_aggregates=at
-            )
+            over = replace(AGGREGATES[name], training=reading, start=steps // 2)
+            method = FederatedAveraging(optimizer=Sgd(learning_rate=rate), aggregate=over)
             end = _trained(data, method, sigma, seeds, steps)[0]
             found[f"{name}, trained at, {reading}"] = _figures(data, end)
     return found
@@ -193,7 +194,7 @@ def best_rate(epsilon: float | None, *, steps: int = STEPS, seeds: int = 20) -> 
     data, sigma = problem(), noise_multiplier(epsilon, steps)
 
     def reached(rate: float) -> float:
-        method = FederatedAveraging(optimizer=sgd(rate), aggregate=identity())
+        method = FederatedAveraging(optimizer=Sgd(learning_rate=rate), aggregate=Last())
         return float(loss(data, _trained(data, method, sigma, seeds, steps, first=31)[0]).mean())
 
     return min(RATES, key=reached)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from fedpriv.checkpoints.aggregates import (
+    Average,
+    MeanOutputs,
+    OfLast,
+    Uniform,
     answers,
-    ema,
-    keeping,
     mean_probabilities,
-    of_last,
     packed,
     unpacked,
-    upa,
     votes,
 )
 from tests.harness.refusals import refuses
@@ -32,7 +32,7 @@ def _run(aggregate, values) -> list[float]:
 
 @pytest.mark.parametrize(("decay", "meets"), [(0.99, 890), (0.9999, 89_990)])
 def test_warmup_ends_where_the_ramp_meets_the_decay(decay: float, meets: int) -> None:
-    aggregate = ema(decay, warmup=True)
+    aggregate = Average(ema_decay=decay, ema_warmup=True)
     for t, keep in [(meets - 1, meets / (meets + 9)), (meets, decay), (meets + 4000, decay)]:
         state = {
             "average": {"w": np.ones(1, np.float64)},
@@ -42,7 +42,7 @@ def test_warmup_ends_where_the_ramp_meets_the_decay(decay: float, meets: int) ->
         assert average["w"][0] == pytest.approx(keep, rel=1e-12)
 
 
-@pytest.mark.parametrize("aggregate", [ema(0.9999), upa(7)], ids=["ema", "upa"])
+@pytest.mark.parametrize("aggregate", [Average(ema_decay=0.9999), Uniform(k=7)], ids=["ema", "upa"])
 def test_constant_params_stay_exact(aggregate) -> None:
     params = {"w": np.random.default_rng(1).normal(size=40_000).astype(np.float32)}
     state = aggregate.init(params)
@@ -52,7 +52,7 @@ def test_constant_params_stay_exact(aggregate) -> None:
 
 
 def test_no_memory_is_the_newest_params() -> None:
-    assert _run(ema(0.0), [3, 5, 7]) == [3, 5, 7]
+    assert _run(Average(ema_decay=0.0), [3, 5, 7]) == [3, 5, 7]
 
 
 def test_blocks_equal_the_plain_formula() -> None:
@@ -60,7 +60,7 @@ def test_blocks_equal_the_plain_formula() -> None:
     # Odd sizes: the last block is short; a transposed view is not contiguous.
     old = {"a": rng.normal(size=(333, 301)).astype(np.float32), "b": np.float32(2.0)}
     new = {"a": rng.normal(size=(301, 333)).astype(np.float32).T, "b": np.float32(4.0)}
-    aggregate = ema(0.7)
+    aggregate = Average(ema_decay=0.7)
     average, _ = aggregate.next(new, aggregate.init(old))
     assert np.allclose(average["a"], 0.7 * old["a"] + 0.3 * new["a"], rtol=0, atol=1e-6)
     assert average["a"].dtype == np.float32
@@ -68,9 +68,11 @@ def test_blocks_equal_the_plain_formula() -> None:
 
 
 AGGREGATES = {
-    "ema": ema(0.5, warmup=True),
-    "upa": upa(3),
-    "median": of_last(3, lambda past: {"w": np.median([one["w"] for one in past], axis=0)}),
+    "ema": Average(ema_decay=0.5, ema_warmup=True),
+    "upa": Uniform(k=3),
+    "median": OfLast(
+        k=3, function=lambda past: {"w": np.median([one["w"] for one in past], axis=0)}
+    ),
 }
 every_aggregate = pytest.mark.parametrize("aggregate", AGGREGATES.values(), ids=AGGREGATES)
 
@@ -108,7 +110,7 @@ def test_it_is_the_plain_mean_at_every_step(k: int) -> None:
         }
         for _ in range(13)
     ]
-    aggregate = upa(k)
+    aggregate = Uniform(k=k)
     state = aggregate.init(trees[0])
     for t in range(1, len(trees)):
         average, state = aggregate.next(trees[t], state)
@@ -122,7 +124,7 @@ def test_it_is_the_plain_mean_at_every_step(k: int) -> None:
 def test_no_error_builds_up_and_what_left_the_window_is_gone() -> None:
     """A running sum would carry the rounding of 2^30 for ever, and NaN too."""
     rough = [1e9, float("nan"), 1.0, 2.0, 3.0]
-    found = _run(upa(3), rough * 3)
+    found = _run(Uniform(k=3), rough * 3)
     assert found[4] == 2.0 and found[9] == 2.0 and np.isnan(found[2])
 
 
@@ -132,7 +134,7 @@ def test_its_memory_is_k_models_and_that_of_an_average_one(k: int) -> None:
     params = {"w": np.ones((50, 20), np.float32), "b": np.ones(7, np.float32)}
     one = sum(array.nbytes for array in params.values())
     counter = np.int64(0).nbytes
-    for make, models in ((upa(k), k + 1), (keeping(k), k), (ema(0.9), 1)):
+    for make, models in ((Uniform(k=k), k + 1), (MeanOutputs(k=k), k), (Average(ema_decay=0.9), 1)):
         state = make.init(params)
         for _ in range(3 * k + 1):
             size = sum(array.nbytes for tree in state.values() for array in tree.values())
@@ -148,7 +150,7 @@ def test_any_function_of_the_last_checkpoints() -> None:
         seen.append([float(one["w"][0]) for one in past])
         return {"w": np.median([one["w"] for one in past], axis=0)}  # float64: made float32
 
-    assert _run(of_last(3, median), [0, 9, 2, 7, 1]) == [0, 4.5, 2, 7, 2]
+    assert _run(OfLast(k=3, function=median), [0, 9, 2, 7, 1]) == [0, 4.5, 2, 7, 2]
     assert seen == [[0, 9], [0, 9, 2], [9, 2, 7], [2, 7, 1]]
 
 
@@ -157,7 +159,7 @@ def test_a_function_cannot_write_into_the_past() -> None:
         past[0]["w"][0] = 5
         return past[-1]
 
-    aggregate = of_last(2, greedy)
+    aggregate = OfLast(k=2, function=greedy)
     with pytest.raises(ValueError):
         aggregate.next(_scalar(1.0), aggregate.init(_scalar(0.0)))
 
@@ -167,21 +169,21 @@ def test_a_function_cannot_write_into_the_past() -> None:
     [({"v": np.zeros(1)}, ("'v'", "'w'")), ({"w": np.zeros(3)}, ("'w'", "[3]", "[1]"))],
 )
 def test_a_function_that_returns_another_model_is_refused(returned, names) -> None:
-    aggregate = of_last(2, lambda past: returned)
+    aggregate = OfLast(k=2, function=lambda past: returned)
     with refuses(ValueError, *names):
         aggregate.next(_scalar(1.0), aggregate.init(_scalar(0.0)))
 
 
 @pytest.mark.parametrize(
-    ("make", "value"),
+    ("part", "name", "value"),
     [
-        *((ema, value) for value in (1.0, 1.5, -0.1, float("nan"), float("inf"))),
-        *((make, value) for make in (upa, keeping) for value in (0, -1, 2.0, True, None)),
+        *((Average, "ema_decay", value) for value in (1.0, 1.5, -0.1, float("nan"), float("inf"))),
+        *((p, "k", v) for p in (Uniform, MeanOutputs) for v in (0, -1, 2.0, True, None)),
     ],
 )
-def test_a_number_that_is_none_is_refused(make, value) -> None:
+def test_a_number_that_is_none_is_refused(part, name, value) -> None:
     with refuses(ValueError, value):
-        make(value)
+        part(**{name: value})
 
 
 def test_models_are_packed_and_unpacked() -> None:

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 import numpy as np
 import pytest
 
-from fedpriv.experiments.aggregates import Average
+from fedpriv.checkpoints.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes

@@ -9,18 +9,17 @@ import pytest
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import GaussianNoise, NoNoise
-from fedpriv.experiments.optimizers import ServerSgd, Sgd
 from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
 from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Privatizer, noised_mean
+from fedpriv.optimizers import Optimizer, ServerSgd, Sgd
 from fedpriv.parts import Part, PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
-from fedpriv.transform import Transform
 from tests.harness.refusals import refuses
 from tests.tasks.sixty import sixty
 
@@ -101,7 +100,7 @@ class DoublingPart(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backwards(Part):
+class Backwards(Optimizer):
     """Steps away.
 
     Attributes:
@@ -110,16 +109,9 @@ class Backwards(Part):
 
     kind: ClassVar[str] = "backwards"
     learning_rate: PositiveFloat = 0.1
-    past_of_sums: ClassVar[float] = 0.0
 
-    def make(self):
-        return Transform(
-            init=lambda params: {},
-            next=lambda update, state: (
-                {n: np.float32(-self.learning_rate) * a for n, a in update.items()},
-                state,
-            ),
-        )
+    def next(self, update, state):
+        return {n: np.float32(-self.learning_rate) * a for n, a in update.items()}, state
 
 
 @dataclass(frozen=True, kw_only=True)

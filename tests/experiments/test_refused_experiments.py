@@ -6,12 +6,11 @@ from typing import ClassVar
 
 import pytest
 
-from fedpriv.experiments.aggregates import Average, ParamsAggregate
+from fedpriv.checkpoints.aggregates import Average, ParamsAggregate
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import Part, entries, kebab
-from fedpriv.transform import identity
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
@@ -137,8 +136,8 @@ def test_a_part_within_a_part_that_is_not_there_is_refused_with_it():
 class Second(ParamsAggregate):
     kind: ClassVar[str] = "ema"
 
-    def make(self):
-        return identity()
+    def next(self, update, state):
+        return update, state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,12 +24,9 @@ class OwnNoise(Gaussian):
     """Another privatizer."""
 
 
-def nothing(params):
-    return {}
-
-
-def halved(update, state):
-    return {name: array / 2 for name, array in update.items()}, state
+class Halved(Transform):
+    def next(self, update, state):
+        return {name: array / 2 for name, array in update.items()}, state
 
 
 def quick():
@@ -72,7 +69,7 @@ def with_noise(made):
         ({"task": with_optimizer}, {"local.client_optimizer": "AdamW"}),
         ({"task": own_task}, {"local": "OwnTask"}),
         ({"refine": lambda made: made}, {}),
-        ({"refine": refined(optimizer=Transform(init=nothing, next=halved))}, {"server": "halved"}),
+        ({"refine": refined(optimizer=Halved())}, {"server": "Halved"}),
         ({"refine": with_noise}, {"noise": "OwnNoise"}),
     ],
 )

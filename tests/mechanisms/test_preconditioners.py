@@ -25,11 +25,10 @@ from fedpriv.mechanisms.preconditioners import (
     private_share,
     rmsprop,
 )
-from fedpriv.optimizers import sgd
+from fedpriv.optimizers import ServerSgd
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Context
 from fedpriv.training.federated_averaging import FederatedAveraging
-from fedpriv.transform import identity
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import bounded
 
@@ -61,7 +60,7 @@ def rounds(preconditioner, number, params=PARAMS, means=None):
 
 def users_part(public):
     """What users are told of a preconditioning, by the request that federated averaging makes."""
-    server = FederatedAveraging(optimizer=sgd(1.0), aggregate=identity())
+    server = FederatedAveraging(optimizer=ServerSgd())
     return server.request(server.init(PARAMS), public).context
 
 

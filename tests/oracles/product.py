@@ -21,11 +21,11 @@ from scipy import sparse
 from torch import nn
 
 import fedpriv
-from fedpriv.checkpoints import aggregates
+from fedpriv.checkpoints.aggregates import Last, WindowAggregate
+from fedpriv.checkpoints.aggregates import answers as aggregate_answers
 from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
-from fedpriv.experiments.aggregates import Aggregate, Last, ParamsAggregate
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.build import build
@@ -35,6 +35,7 @@ from fedpriv.mechanisms.correlated.binary_tree import BinaryTree
 from fedpriv.mechanisms.correlated.toeplitz import Banded, Buffered
 from fedpriv.mechanisms.perturbation import Sphere
 from fedpriv.mechanisms.privatizer import Draw, Participation
+from fedpriv.parts import PositiveInt
 from fedpriv.privacy.accounting import rho_bs16
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
@@ -57,7 +58,6 @@ from fedpriv.training.permutation_sgd import (
     StepSchedule,
     loss_constants,
 )
-from fedpriv.transform import Transform
 from simulations.adadps import toy as adadps_toy
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import strong_composition_sigma  # noqa: F401 - as it is
@@ -145,21 +145,20 @@ def examples_task() -> CentralTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighted(ParamsAggregate):
+class Weighted(WindowAggregate):
     """A user's own aggregate: the mean of the last models by weights, the newest last."""
 
     kind: ClassVar[str] = "weighted"
     weights: ClassVar[tuple[float, ...]] = (0.2, 0.3, 0.5)
 
-    def make(self) -> Transform:
-        def mean(past: Sequence[Tensors]) -> Tensors:
-            shares = np.array(self.weights[-len(past) :], np.float32)
-            return {
-                name: np.tensordot(shares / shares.sum(), [one[name] for one in past], 1)
-                for name in past[0]
-            }
+    k: PositiveInt = 3
 
-        return aggregates.of_last(len(self.weights), mean)
+    def aggregated(self, past: Sequence[Tensors]) -> Tensors:
+        shares = np.array(self.weights[-len(past) :], np.float32)
+        return {
+            name: np.tensordot(shares / shares.sum(), [one[name] for one in past], 1)
+            for name in past[0]
+        }
 
 
 _LAST = Last()
@@ -169,7 +168,7 @@ _LAST = Last()
 class OwnAggregate(FederatedExperiment):
     """Federated averaging with that aggregate among the others."""
 
-    aggregate: Aggregate | Weighted = _LAST
+    aggregate: Last | Weighted = _LAST
 
 
 def by_user(
@@ -480,7 +479,7 @@ def priced_sigma(experiment: Any) -> float:
 
 def answers(rule: str, probabilities: np.ndarray) -> np.ndarray:
     """Classes that several models' probabilities (models, n, classes) answer by a rule."""
-    return aggregates.answers(rule, [*probabilities])
+    return aggregate_answers(rule, [*probabilities])
 
 
 def uncertainty_of(values: Sequence[float]) -> tuple[float, float, float]:

@@ -13,12 +13,11 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import AdaptiveClip, Rounded
 from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.mechanisms.preconditioners import Preconditioning
-from fedpriv.optimizers import sgd
+from fedpriv.optimizers import ServerSgd
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.training.algorithm import Context
 from fedpriv.training.federated_averaging import CLIP_NORM, FederatedAveraging
-from fedpriv.transform import identity
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     Given,
@@ -88,7 +87,7 @@ def test_without_a_clip_norm_nothing_is_bounded():
 
 
 def averaging(clip=CLIPPING):
-    return FederatedAveraging(optimizer=sgd(1.0), aggregate=identity(), bound=clip)
+    return FederatedAveraging(optimizer=ServerSgd(), bound=clip)
 
 
 def released(clip, clip_norm, norms, cohort, noise=0.0):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fedpriv.checkpoints.aggregates import ema, keeping, of_last, upa
+from fedpriv.checkpoints.aggregates import (
+    Aggregate,
+    Average,
+    MajorityVote,
+    OfLast,
+    ParamsAggregate,
+    Uniform,
+)
 from fedpriv.mechanisms import AdaptiveClip
 from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.mechanisms.preconditioners import Preconditioning
-from fedpriv.optimizers import ftrl, momentum, sgd
+from fedpriv.optimizers import Ftrl, Momentum, Sgd
 from fedpriv.rng import Key
-from fedpriv.training.federated_averaging import AtAggregates, FederatedAveraging
-from fedpriv.transform import Transform, identity
+from fedpriv.training.federated_averaging import FederatedAveraging
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import zeros
 
@@ -45,9 +51,12 @@ def trained(algorithm, steps=6):
     return found, door.asked, state
 
 
-def averaging(at=None, optimizer=None, aggregate=None):
+HALF = Sgd(learning_rate=0.5)
+
+
+def averaging(optimizer=HALF, aggregate=None, **at):
     return FederatedAveraging(
-        optimizer=optimizer or sgd(0.5), aggregate=aggregate or upa(2), at_aggregates=at
+        optimizer=optimizer, aggregate=replace(aggregate or Uniform(k=2), **at)
     )
 
 
@@ -58,9 +67,8 @@ READINGS = ("replace", "gradient-only")
 class TestLaws:
     def test_an_aggregate_of_one_checkpoint_changes_nothing(self, reading):
         alone = [theta for theta, _ in trained(averaging())[0]]
-        at = AtAggregates(reading=reading)
-        for aggregate in (upa(1), of_last(3, lambda past: past[-1])):
-            found, _, _ = trained(averaging(at, aggregate=aggregate))
+        for aggregate in (Uniform(k=1), OfLast(k=3, function=lambda past: past[-1])):
+            found, _, _ = trained(averaging(aggregate=aggregate, training=reading))
             assert [theta for theta, _ in found] == alone
 
     def test_the_preconditioner_is_asked_where_updates_are_made(self, reading):
@@ -78,10 +86,9 @@ class TestLaws:
                 return state
 
         algorithm = FederatedAveraging(
-            optimizer=sgd(0.5),
-            aggregate=upa(2),
+            optimizer=HALF,
+            aggregate=Uniform(k=2, start=1, training=reading),
             preconditioner=Looks(),
-            at_aggregates=AtAggregates(start=1, reading=reading),
         )
         _, asked, _ = trained(algorithm)
         assert seen == asked
@@ -96,9 +103,8 @@ class TestLaws:
                 return update
 
         algorithm = FederatedAveraging(
-            optimizer=sgd(0.5),
-            aggregate=upa(2),
-            at_aggregates=AtAggregates(start=1, reading=reading),
+            optimizer=HALF,
+            aggregate=Uniform(k=2, start=1, training=reading),
             bound=AdaptiveClip(l2_clip_norm=1.0, least=0.1, most=10.0),
         )
         state, expected = algorithm.init(zeros(w=1)), []
@@ -108,7 +114,7 @@ class TestLaws:
         assert asked == expected and asked[2] != float(state.params["w"][0])
 
     def test_a_state_goes_on_as_if_never_stored(self, reading):
-        algorithm = averaging(AtAggregates(start=2, reading=reading))
+        algorithm = averaging(start=2, training=reading)
         whole, _, _ = trained(algorithm, 6)
         for steps in range(6):
             _, _, state = trained(algorithm, steps)
@@ -124,8 +130,8 @@ class TestOptimisersWithASumOfAllUpdates:
 
     @pytest.mark.parametrize("decay", [0.0, 0.9])
     def test_the_iterate_is_that_of_the_sum_of_its_gradients(self, decay):
-        at = AtAggregates(start=2, reading="gradient-only")
-        found, asked, _ = trained(averaging(at, optimizer=ftrl(0.25, decay)), 8)
+        ftrl = Ftrl(learning_rate=0.25, momentum=decay)
+        found, asked, _ = trained(averaging(ftrl, start=2, training="gradient-only"), 8)
         total = velocity = 0.0
         for place, (theta, _) in zip(asked, found, strict=True):
             total += -(1 - place)
@@ -133,17 +139,16 @@ class TestOptimisersWithASumOfAllUpdates:
             assert theta == pytest.approx(0.0 - 0.25 * velocity, abs=2e-6)
 
     @pytest.mark.parametrize(
-        "make", [lambda: momentum(0.5, 0.9, ema=False), lambda: ftrl(0.5, 0.9, restart=3)]
+        "optimizer", [Momentum(learning_rate=0.5), Ftrl(learning_rate=0.5, restart=3)]
     )
-    def test_its_state_holds_nothing_of_the_aggregate(self, make):
+    def test_its_state_holds_nothing_of_the_aggregate(self, optimizer):
         """Fed the same answers, its state is the same under any aggregate and none."""
         answers = [{"w": np.array([a], np.float32)} for a in (1.0, -0.5, 0.25, 2.0)]
         states, iterates = [], []
         for algorithm in (
-            averaging(None, optimizer=make()),
-            averaging(AtAggregates(reading="gradient-only"),
-                      optimizer=make(), aggregate=ema(0.5)),
-        ):  # fmt: skip
+            averaging(optimizer),
+            averaging(optimizer, Average(ema_decay=0.5), training="gradient-only"),
+        ):
             state = algorithm.init(zeros(w=1))
             for answer in answers:
                 mean = {"w": answer["w"].copy()}
@@ -155,12 +160,15 @@ class TestOptimisersWithASumOfAllUpdates:
 
 class TestRefused:
     def test_there_must_be_an_aggregate(self):
-        for none in (identity(), keeping(3)):
-            with pytest.raises(ValueError):
-                averaging(AtAggregates(), aggregate=none).init(zeros(w=1))
+        class Nothing(ParamsAggregate):
+            def next(self, update, state):
+                return update, state
+
+        with pytest.raises(ValueError):
+            averaging(aggregate=Nothing(), training="replace").init(zeros(w=1))
 
     def test_it_must_start_within_the_plan(self):
-        late = averaging(AtAggregates(start=6))
+        late = averaging(start=6, training="replace")
         with refuses(ValueError, 6):
             late.check_plan(SimpleNamespace(planned_rounds=6))
         late.check_plan(SimpleNamespace(planned_rounds=7))
@@ -172,16 +180,19 @@ class TestRefused:
         ids=["stateless", "with a state"],
     )
     def test_a_model_that_no_resumed_run_could_have(self, start, change):
-        aggregate = Transform(
-            init=lambda params: start,
-            next=lambda params, state: ({n: change(a) for n, a in params.items()}, state),
-        )
-        with refuses(ValueError, "of_last"):
-            averaging(aggregate=aggregate).init(zeros(w=1))
+        class Elsewhere(Aggregate):
+            def init(self, params):
+                return start
+
+            def next(self, update, state):
+                return {n: change(a) for n, a in update.items()}, state
+
+        with refuses(ValueError, "OfLast"):
+            FederatedAveraging(optimizer=HALF, aggregate=Elsewhere()).init(zeros(w=1))
 
 
 def test_outputs_are_measured_by_all_models_and_released_as_the_last():
-    algorithm = FederatedAveraging(optimizer=sgd(0.5), aggregate=keeping(3), outputs="omv")
+    algorithm = FederatedAveraging(optimizer=HALF, aggregate=MajorityVote(k=3))
     found, _, state = trained(algorithm, 4)
     thetas = [theta for theta, _ in found]
     assert float(algorithm.result(state)["w"][0]) == thetas[-1]

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.optimizers import Sgd
 from fedpriv.mechanisms import Clip
+from fedpriv.optimizers import Sgd
 from fedpriv.parts import Part, PositiveInt
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.optimizers import ServerMomentum
 from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.mechanisms import Clip
+from fedpriv.optimizers import ServerMomentum
 from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
 from fedpriv.training.local.schedule import LocalSgd
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from fedpriv.experiments.aggregates import Average
+from fedpriv.checkpoints.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.noise import GaussianNoise
-from fedpriv.experiments.optimizers import Sgd
 from fedpriv.mechanisms import Clip
+from fedpriv.optimizers import Sgd
 from fedpriv.parts import Part, PositiveInt
 
 if TYPE_CHECKING:

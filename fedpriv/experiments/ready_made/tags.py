@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedpriv.checkpoints.aggregates import Average, Last
 from fedpriv.experiments.agd import FederatedDescent
-from fedpriv.experiments.aggregates import Average, Last
 from fedpriv.experiments.averaging import ExampleSampling, FederatedExperiment
 from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn, SphereNoise
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
-from fedpriv.experiments.optimizers import ServerAdam, ServerFtrl, Sgd
 from fedpriv.experiments.preconditioning import (
     ByPastReleases,
     ByTurns,
@@ -30,6 +29,7 @@ from fedpriv.experiments.sampling import CyclicCohorts, PoissonCohorts
 from fedpriv.experiments.start import Fresh, FromPublic
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.optimizers import ServerAdam, ServerFtrl, Sgd
 from fedpriv.training.local.schedule import LocalSgd
 
 _UNIT_NORM = TagPredictionTask(inputs="unit-norm")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedpriv.checkpoints.aggregates import ema, upa
+from fedpriv.checkpoints.aggregates import Average, Uniform
 from fedpriv.checkpoints.uncertainty import lag_autocorrelation, uncertainty
 from fedpriv.datasets.stackexchange.sentence_store import OWN, SentenceStore
 from fedpriv.experiments.options import Option
@@ -328,8 +328,8 @@ class Period:
     @property
     def aggregates(self) -> dict[str, Transform]:
         """Aggregates by name: moving averages, and means of half a period and of a whole one."""
-        emas = {f"EMA {decay:g}": ema(decay) for decay in self.decays}
-        return {**emas, **{f"UPA {k}": upa(k) for k in (self.rounds // 2, self.rounds)}}
+        emas = {f"EMA {decay:g}": Average(ema_decay=decay) for decay in self.decays}
+        return {**emas, **{f"UPA {k}": Uniform(k=k) for k in (self.rounds // 2, self.rounds)}}
 
 
 def one_half(site: Site, halves: Halves) -> np.ndarray:

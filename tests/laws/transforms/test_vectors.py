@@ -3,21 +3,40 @@
 import numpy as np
 import pytest
 
-from fedpriv.experiments.optimizers import ServerAdagrad, ServerAdam, ServerMomentum, ServerYogi
 from fedpriv.optimizers import (
-    adagrad,
-    adam,
+    Adagrad,
+    Adam,
+    Ftrl,
+    Momentum,
+    Rmsprop,
+    Scheduled,
+    ServerAdagrad,
+    ServerAdam,
+    ServerMomentum,
+    ServerYogi,
+    Yogi,
     cyclic,
-    ftrl,
     inverse_root,
-    momentum,
-    rmsprop,
-    scheduled,
     stepwise,
-    yogi,
 )
-from fedpriv.transform import chain
+from fedpriv.transform import Chain
 from tests.laws.transforms.stepping import SHAPES, run, trees
+
+
+class QuickAdam(Adam):
+    second_decay = 0.95
+
+
+class QuickYogi(Yogi):
+    second_decay = 0.95
+
+
+class QuickRmsprop(Rmsprop):
+    second_decay = 0.8
+
+
+class AdagradMomentum(Adagrad):
+    first_decay = 0.8
 
 
 class TestGolden:
@@ -31,31 +50,33 @@ class TestGolden:
         ]
 
     def test_server_momentum_classic(self):
-        steps = self.sequence(momentum(0.5, 0.9, ema=False), [[1.0], [1.0], [-1.0], [2.0]])
+        steps = self.sequence(Momentum(learning_rate=0.5), [[1.0], [1.0], [-1.0], [2.0]])
         np.testing.assert_allclose(np.ravel(steps), [0.5, 0.95, 0.355, 1.3195], rtol=1e-6)
 
     def test_dp_rmsprop(self):
         # The same gradients as DP-Adam's, α = .01, ε_s = 1e-5: u = g/(√v + ε_s), w = -α Σ u.
-        steps = self.sequence(rmsprop(0.01, 1e-5), [[-0.2, 0.4], [-0.1, -0.3]])
+        steps = self.sequence(
+            Rmsprop(learning_rate=0.01, adaptivity=1e-5), [[-0.2, 0.4], [-0.1, -0.3]]
+        )
         np.testing.assert_allclose(steps[0] / -0.01, [3.161778, -3.162028], rtol=2e-6)
         np.testing.assert_allclose(steps[1] / -0.01, [1.474202, 1.961033], rtol=2e-6)
         np.testing.assert_allclose(sum(steps), [-0.04636, 0.01201], rtol=1e-4)
 
     @pytest.mark.parametrize(
-        ("make", "reference"),
+        ("transform", "reference"),
         [
-            (lambda: adam(0.3, 1e-4, 0.8, 0.95), "adam"),
-            (lambda: adagrad(0.3, 1e-2), "adagrad"),
-            (lambda: adagrad(0.3, 1e-2, beta1=0.8), "adagrad with momentum"),
-            (lambda: ServerMomentum(momentum=0.8).make(), "momentum"),
-            (lambda: rmsprop(0.3, 1e-2, 0.8), "rmsprop"),
-            (lambda: yogi(0.3, 1e-2, 0.8, 0.95), "yogi"),
+            (QuickAdam(learning_rate=0.3, adaptivity=1e-4, momentum=0.8), "adam"),
+            (Adagrad(learning_rate=0.3, adaptivity=1e-2), "adagrad"),
+            (AdagradMomentum(learning_rate=0.3, adaptivity=1e-2), "adagrad with momentum"),
+            (ServerMomentum(momentum=0.8), "momentum"),
+            (QuickRmsprop(learning_rate=0.3, adaptivity=1e-2), "rmsprop"),
+            (QuickYogi(learning_rate=0.3, adaptivity=1e-2, momentum=0.8), "yogi"),
         ],
     )
-    def test_equals_a_plain_float64_loop(self, make, reference):
+    def test_equals_a_plain_float64_loop(self, transform, reference):
         """Reddi et al. 2021, Algorithm 2, but v starts at 0 and not at τ² or more."""
         params, *updates = trees(11, 12)
-        outputs, _ = run(make(), params, updates)
+        outputs, _ = run(transform, params, updates)
         for name in SHAPES:
             m, v = np.zeros(SHAPES[name]), np.zeros(SHAPES[name])
             for t, (out, update) in enumerate(zip(outputs, updates, strict=True), 1):
@@ -85,7 +106,7 @@ class TestSchedules:
     def factors(self, factor, number):
         params, *_ = trees(0, 1)
         ones = [{n: np.ones_like(t) for n, t in params.items()} for _ in range(number)]
-        return [float(out["bias"][0]) for out in run(scheduled(factor), params, ones)[0]]
+        return [float(out["bias"][0]) for out in run(Scheduled(factor=factor), params, ones)[0]]
 
     def test_the_first_step_is_number_one(self):
         asked = []
@@ -94,14 +115,15 @@ class TestSchedules:
 
     def test_all_tensors_of_a_step_get_its_factor(self):
         params, *updates = trees(1, 3)
-        for t, out in enumerate(run(scheduled(inverse_root()), params, updates)[0], 1):
+        for t, out in enumerate(run(Scheduled(factor=inverse_root()), params, updates)[0], 1):
             for name, update in updates[t - 1].items():
                 np.testing.assert_allclose(out[name], update / np.sqrt(t), rtol=1e-6)
 
     def test_a_factor_scales_the_step_of_the_optimiser_before_it(self):
         params, *updates = trees(2, 5)
-        plain = run(adam(0.1), params, updates)[0]
-        found = run(chain(adam(0.1), scheduled(stepwise(4))), params, updates)[0]
+        adam, schedule = Adam(learning_rate=0.1), Scheduled(factor=stepwise(4))
+        plain = run(adam, params, updates)[0]
+        found = run(Chain(transforms=(adam, schedule)), params, updates)[0]
         for t, (one, other) in enumerate(zip(plain, found, strict=True), 1):
             by = stepwise(4)(t)
             np.testing.assert_allclose(other["bias"], one["bias"] * by, rtol=1e-6)
@@ -143,12 +165,12 @@ def followed(transform):
 
 @pytest.mark.parametrize("beta", [0.0, 0.9])
 def test_ftrl_without_restarts_is_classic_momentum(beta):
-    classic = followed(momentum(0.3, beta, ema=False))
-    np.testing.assert_allclose(followed(ftrl(0.3, beta)), classic, atol=5e-6)
+    classic = followed(Momentum(learning_rate=0.3, momentum=beta))
+    np.testing.assert_allclose(followed(Ftrl(learning_rate=0.3, momentum=beta)), classic, atol=5e-6)
 
 
 def test_a_restart_of_ftrl_begins_where_it_is_with_sums_of_zero():
-    found = followed(ftrl(0.3, 0.9, restart=4))
+    found = followed(Ftrl(learning_rate=0.3, restart=4))
     velocity, summed, start = np.zeros(5), np.zeros(5), np.zeros(5)
     for number, step in enumerate(STEPS):
         if number and number % 4 == 0:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedpriv import json_lines, optimizers
+from fedpriv import json_lines
 from fedpriv.backends import SerialBackend
-from fedpriv.checkpoints.aggregates import answers, of_last, packed, uniform
+from fedpriv.checkpoints.aggregates import Aggregate, OfLast, answers, packed, uniform
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
+from fedpriv.optimizers import ServerSgd
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import export_run, released_params
 from fedpriv.report.run_record import read_run
@@ -19,7 +20,6 @@ from fedpriv.runs.loop import rounds
 from fedpriv.training.evaluate import measure_models
 from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.transform import Transform
 from tests.harness.command_line import fedpriv
 from tests.harness.kills import Killed, after_round
 from tests.harness.refusals import refuses
@@ -115,7 +115,7 @@ def test_own_code_may_give_any_function_of_checkpoints(tiny_corpus, tmp_path):
         return {n: np.sort([one[n] for one in past], axis=0)[len(past) // 2] for n in past[0]}
 
     def refine(made):
-        algorithm = dataclasses.replace(made.algorithm, aggregate=of_last(3, trimmed))
+        algorithm = dataclasses.replace(made.algorithm, aggregate=OfLast(k=3, function=trimmed))
         return dataclasses.replace(made, algorithm=algorithm)
 
     options = {"rounds": 3, "noise-multiplier": 1.0, "cohort": 6}
@@ -155,15 +155,20 @@ PARAMS = {"w": np.zeros((2, 3), np.float32)}
 
 
 def averaging(aggregate):
-    return FederatedAveraging(optimizer=optimizers.sgd(1.0), aggregate=aggregate)
+    return FederatedAveraging(optimizer=ServerSgd(), aggregate=aggregate)
 
 
-def running(change):
+@dataclasses.dataclass(frozen=True)
+class Running(Aggregate):
     """A running average whose next value is what `change` makes of the params."""
-    return Transform(
-        init=lambda params: {"average": dict(params)},
-        next=lambda params, state: (params, {"average": change(params)}),
-    )
+
+    change: object
+
+    def init(self, params):
+        return {"average": dict(params)}
+
+    def next(self, update, state):
+        return update, {"average": self.change(update)}
 
 
 def in_place(params):
@@ -183,28 +188,30 @@ def in_place(params):
 )
 def test_what_is_no_model_of_finite_params_is_refused(change, named):
     with refuses(ValueError, named):
-        averaging(running(change)).check_params(PARAMS)
+        averaging(Running(change)).check_params(PARAMS)
 
 
 def test_a_function_that_needs_more_checkpoints_than_there_are_raises_its_own_error():
     with pytest.raises(IndexError):
-        averaging(of_last(3, lambda models: models[-3])).check_params(PARAMS)
+        averaging(OfLast(k=3, function=lambda models: models[-3])).check_params(PARAMS)
 
 
 def test_params_that_are_not_finite_are_nobodys_fault():
-    state = running(dict).init(PARAMS)
+    state = Running(dict).init(PARAMS)
     odd = {"w": np.full((2, 3), np.inf, np.float32)}
-    assert averaging(running(dict))._aggregated(odd, state, 1)["average"]["w"][0, 0] == np.inf
+    assert averaging(Running(dict))._aggregated(odd, state, 1)["average"]["w"][0, 0] == np.inf
 
 
 def test_the_trial_leaves_the_start_alone():
+    class InPlace(Aggregate):
+        def init(self, params):
+            return {"average": dict(params)}
 
-    def next_(params, state):
-        for name, array in params.items():
-            state["average"][name] += array
-        return params, state
+        def next(self, update, state):
+            for name, array in update.items():
+                state["average"][name] += array
+            return update, state
 
     start = {"w": np.ones((2, 3), np.float32)}
-    keeping = Transform(init=lambda params: {"average": dict(params)}, next=next_)
-    averaging(keeping).check_params(start)
+    averaging(InPlace()).check_params(start)
     assert np.array_equal(start["w"], np.ones((2, 3), np.float32))
