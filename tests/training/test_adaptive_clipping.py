@@ -203,7 +203,7 @@ def test_what_is_preconditioned_is_clipped_at_it_too(tiny_corpus, tmp_path, opti
 
 def test_noise_of_a_whole_run_is_refused():
     plan = SimpleNamespace(planned_rounds=6, charged_once=True)
-    with refuses(ValueError, "clip-norm", "adaptive"):
+    with refuses(ValueError, "bound", "adaptive"):
         averaging().check_plan(plan)
     averaging(None).check_plan(plan)
     averaging().check_plan(SimpleNamespace(planned_rounds=6, charged_once=False))

@@ -66,9 +66,14 @@ class Descent(Algorithm):
     plan = FilterPlan(num_users=N, rho=2.0, delta=1e-3)
     capped = Capped(cap=8.0, num_coordinates=len(toys.STEP_SIZES))
 
+    def mechanisms(self):
+        return (
+            Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse),
+            Mechanism(sampler=ALL, bound=self.capped, privatizer=LeastNoisy(8.0)),
+        )
+
     def step(self, state, door):
-        gradient = Mechanism(sampler=ALL, bound=CLIP, privatizer=self.coarse)
-        losses = Mechanism(sampler=ALL, bound=self.capped, privatizer=LeastNoisy(8.0))
+        gradient, losses = self.mechanisms()
         query = SumRequest(params=state.params, mechanism=gradient, name="gradient")
         with door.hold(query) as held:
             direction = held.answer["w"]

@@ -35,7 +35,7 @@ class QuickRmsprop(Rmsprop):
     second_decay = 0.8
 
 
-class AdagradMomentum(Adagrad):
+class MomentumAdagrad(Adagrad):
     first_decay = 0.8
 
 
@@ -67,7 +67,7 @@ class TestGolden:
         [
             (QuickAdam(learning_rate=0.3, adaptivity=1e-4, momentum=0.8), "adam"),
             (Adagrad(learning_rate=0.3, adaptivity=1e-2), "adagrad"),
-            (AdagradMomentum(learning_rate=0.3, adaptivity=1e-2), "adagrad with momentum"),
+            (MomentumAdagrad(learning_rate=0.3, adaptivity=1e-2), "adagrad with momentum"),
             (ServerMomentum(momentum=0.8), "momentum"),
             (QuickRmsprop(learning_rate=0.3, adaptivity=1e-2), "rmsprop"),
             (QuickYogi(learning_rate=0.3, adaptivity=1e-2, momentum=0.8), "yogi"),
