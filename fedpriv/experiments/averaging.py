@@ -15,11 +15,11 @@ from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.preconditioning import (
     ExamplePreconditioner,
-    NotPreconditioned,
     Nowhere,
     Precondition,
     ReleasePreconditioner,
     Surroundings,
+    choose_preconditioner,
 )
 from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, PoissonCohorts, limit_of
 from fedpriv.experiments.start import Fresh
@@ -192,7 +192,7 @@ class FederatedExperiment(Averaging):
     bound: Clip | AdaptiveClip | Normalise | Unbounded = Clip()
     local: LocalSgd = LocalSgd()
     precondition: Precondition = Nowhere()
-    release_preconditioner: ReleasePreconditioner = NotPreconditioned()
+    release_preconditioner: ReleasePreconditioner = Preconditioner()
     server: ServerOptimizer = ServerSgd()
 
     @property
@@ -211,7 +211,7 @@ class FederatedExperiment(Averaging):
         if not isinstance(self.noise, CorrelatedNoise):
             return
         kind, noise = self.release_preconditioner.kind, self.noise.kind
-        if self.release_preconditioner.choose(None).preconditioner is not None:
+        if kind != "none":
             raise ValueError(
                 f"release-preconditioner {kind!r} changes what rounds are preconditioned by, and "
                 f"noise {noise!r} takes back what earlier rounds added; use noise "
@@ -336,15 +336,15 @@ class FederatedExperiment(Averaging):
         Raises:
             ValueError: If the updates would be preconditioned twice.
         """
-        kind = self.release_preconditioner.kind
-        of_releases = self.release_preconditioner.choose(None).preconditioner
-        known = self.precondition.on_updates(side)
-        if of_releases is not None and known is not None:
+        of_releases, known = self.release_preconditioner, self.precondition.on_updates(side)
+        if type(of_releases) is Preconditioner:
+            return known
+        if type(known) is not Preconditioner:
             raise ValueError(
-                f"release-preconditioner {kind!r} preconditions updates, and so does precondition "
-                f"{self.precondition.kind!r}; choose one, or precondition 'local'"
+                f"release-preconditioner {of_releases.kind!r} preconditions updates, and so does "
+                f"precondition {self.precondition.kind!r}; choose one, or precondition 'local'"
             )
-        return of_releases or known or Preconditioner()
+        return of_releases
 
 
 def trainer_on(
@@ -424,7 +424,7 @@ class CentralExperiment(Averaging):
     bound: Clip | Normalise | Unbounded = Clip()
     optimizer: GradientOptimizer = Sgd()
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = "constant"
-    preconditioner: ExamplePreconditioner = NotPreconditioned()
+    preconditioner: ExamplePreconditioner = Preconditioner()
     warm_start_epochs: NonNegativeInt = 0
     warm_start_rate: PositiveFloat = 0.1
 
@@ -470,13 +470,14 @@ class CentralExperiment(Averaging):
         """Return the components of DP-SGD; see `Experiment.make_components`."""
         task = self._warmed(task)
         steps = self.num_steps(task.num_train)
-        chosen = self.preconditioner.choose(
+        chosen = choose_preconditioner(
+            self.preconditioner,
             Surroundings(
                 task=task,
                 batch_size=self.batch_size,
                 num_steps=steps,
                 statistics=self.statistics,
-            )
+            ),
         )
         optimizer: Transform = self.optimizer
         if self.schedule != "constant":
@@ -487,7 +488,7 @@ class CentralExperiment(Averaging):
             plan=self._plan(task, steps, private=chosen.private),
             algorithm=FederatedAveraging(
                 optimizer=optimizer,
-                preconditioner=chosen.preconditioner or Preconditioner(),
+                preconditioner=chosen.preconditioner,
                 aggregate=self.aggregate,
             ),
             trainer=self.make_trainer(task),

@@ -1,14 +1,14 @@
 """Preconditioners as parts: of side information, of public examples, or of past releases.
 
-A new preconditioner is a `Preconditioner` and a part that makes it, named in
-`ReleasePreconditioner` where it needs past releases alone, else in `ExamplePreconditioner`. New
-side information is a part that is named in `SideInformationPart`.
+A new preconditioner is a `Preconditioner`, named in `ReleasePreconditioner` and
+`ExamplePreconditioner`; where it is made of the task, a recipe that makes it. New side information
+is a part that is named in `SideInformationPart`.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -170,9 +170,9 @@ class Nowhere(Part):
         """Return 1/A for local steps, by name; empty for none."""
         return {}
 
-    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
-        """Return the preconditioner of updates; None for none."""
-        return None
+    def on_updates(self, side: SideInformation | None) -> Preconditioner:
+        """Return the preconditioner of updates."""
+        return Preconditioner()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +205,7 @@ class OnUpdates(_Placed):
 
     kind: ClassVar[str] = "update"
 
-    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
+    def on_updates(self, side: SideInformation | None) -> Preconditioner:
         """Return one A for the whole run."""
         assert side is not None
         return Fixed(multiplier=side.multiplier)
@@ -226,7 +226,7 @@ class AndBack(_Placed):
 
     kind: ClassVar[str] = "scale-then-privatise"
 
-    def on_updates(self, side: SideInformation | None) -> Preconditioner | None:
+    def on_updates(self, side: SideInformation | None) -> Preconditioner:
         """Return one A for the whole run, and its inverse."""
         assert side is not None
         return Fixed(multiplier=side.multiplier, inverse=side.inverse())
@@ -240,12 +240,12 @@ class PreconditionerChoice:
     """A preconditioner, and what it knows.
 
     Attributes:
-        preconditioner: None for none.
+        preconditioner: It.
         side_information: What it knows and where from; None for nothing.
         private: Whether releases are private under it: not if it looks at private examples.
     """
 
-    preconditioner: Preconditioner | None
+    preconditioner: Preconditioner
     side_information: SideInformation | None = None
     private: bool = True
 
@@ -275,74 +275,34 @@ class Surroundings:
         return public_gradient(self.task.public_examples(), self.task.num_public, batch)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotPreconditioned(Part):
-    """No preconditioner."""
-
-    kind: ClassVar[str] = "none"
-
-    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
-        """Return none."""
-        return PreconditionerChoice(preconditioner=None)
+ReleasePreconditioner = Preconditioner | Delayed | PastReleases
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ByPastReleases(Part):
-    """Scaled by past releases, privatised, scaled back.
+class PreconditionerRecipe(Part, ABC):
+    """Base of what makes a preconditioner of examples out of the task and its public examples."""
 
-    Attributes:
-        decay: β of the moments of past releases.
-        regulariser: ε_s of A = √v + ε_s.
-    """
+    __slots__ = ()
 
-    kind: ClassVar[str] = "past-releases"
+    @abstractmethod
+    def choose(self, surroundings: Surroundings) -> PreconditionerChoice:
+        """Return the preconditioner, and what it knows.
 
-    decay: Fraction = 0.9
-    regulariser: PositiveFloat = 1e-3
+        Raises:
+            ValueError: If the task has not got what it is made of.
+        """
 
-    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
-        """Return the preconditioner; it needs past releases alone."""
-        made = PastReleases(decay=self.decay, regulariser=self.regulariser)
-        return PreconditionerChoice(preconditioner=made)
+
+def choose_preconditioner(
+    part: Preconditioner | PreconditionerRecipe, surroundings: Surroundings
+) -> PreconditionerChoice:
+    """Return a preconditioner, or what a recipe makes; errors as `PreconditionerRecipe.choose`."""
+    if isinstance(part, PreconditionerRecipe):
+        return part.choose(surroundings)
+    return PreconditionerChoice(preconditioner=part)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ByTurns(ByPastReleases):
-    """DP²: plain rounds, and rounds that are preconditioned by them, in turns.
-
-    Attributes:
-        delay_plain: Plain rounds in a turn.
-        delay_preconditioned: Preconditioned rounds in a turn.
-        clip_ratio: C of preconditioned rounds over C of plain ones.
-        rate_ratio: Learning rate of preconditioned rounds over that of plain ones.
-    """
-
-    kind: ClassVar[str] = "delayed"
-
-    delay_plain: PositiveInt = 10
-    delay_preconditioned: PositiveInt = 10
-    clip_ratio: PositiveFloat = 1.0
-    rate_ratio: PositiveFloat = 1.0
-
-    def choose(self, surroundings: Surroundings | None) -> PreconditionerChoice:
-        """Return the preconditioner; it needs past releases alone."""
-        return PreconditionerChoice(
-            preconditioner=Delayed(
-                plain=self.delay_plain,
-                preconditioned=self.delay_preconditioned,
-                decay=self.decay,
-                regulariser=self.regulariser,
-                clip_ratio=self.clip_ratio,
-                rate_ratio=self.rate_ratio,
-            )
-        )
-
-
-ReleasePreconditioner = NotPreconditioned | ByTurns | ByPastReleases
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownBeforehand(Part):
+class KnownBeforehand(PreconditionerRecipe):
     """A of the task's side information.
 
     Attributes:
@@ -366,7 +326,7 @@ class KnownBeforehand(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublicBatches(Part):
+class PublicBatches(PreconditionerRecipe):
     """PDA-DPMD: mirror descent with one gradient of public examples a step.
 
     Attributes:
@@ -385,7 +345,7 @@ class PublicBatches(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnStatistics(Part):
+class OwnStatistics(PreconditionerRecipe):
     """AdaDPS with user-defined statistics of public gradients.
 
     Attributes:
@@ -499,7 +459,7 @@ class DividedMomentum(DividedStep):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CleanStatistics(Part):
+class CleanStatistics(PreconditionerRecipe):
     """RMSProp's statistics of private gradients: an oracle, under which nothing is private.
 
     Attributes:
@@ -531,7 +491,7 @@ class CleanStatistics(Part):
 
 
 ExamplePreconditioner = (
-    NotPreconditioned
+    Preconditioner
     | KnownBeforehand
     | AverageOfSquares
     | BothAverages
@@ -541,6 +501,6 @@ ExamplePreconditioner = (
     | DividedStep
     | DividedMomentum
     | PublicBatches
-    | ByTurns
-    | ByPastReleases
+    | Delayed
+    | PastReleases
 )

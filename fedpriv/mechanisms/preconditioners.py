@@ -35,13 +35,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
 from fedpriv import tree
-from fedpriv.parts import Part, PositiveFloat, PositiveInt
+from fedpriv.parts import Fraction, Part, PositiveFloat, PositiveInt
 from fedpriv.ranges import Range, finite_float, positive_float
 from fedpriv.rng import Key
 from fedpriv.transform import State
@@ -63,7 +62,6 @@ def _weight(name: str, value: Any) -> float:
 
 
 _Weight = Annotated[float, _weight]
-_Decay = Annotated[float, partial(finite_float, allowed=Range.FRACTION)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +119,11 @@ class Preconditioning:
     scale: Tensors = field(default_factory=dict[str, np.ndarray], repr=False)
 
 
+@dataclass(frozen=True)
 class Preconditioner(Part):
     """Turns public data and past releases into a round's preconditioning; by default into none."""
 
-    __slots__ = ()
+    kind: ClassVar[str] = "none"
 
     def check_rounds(self, planned: int) -> None:
         """Refuse a number of rounds in which it would do nothing.
@@ -439,7 +438,8 @@ class PastReleases(Preconditioner):
         regulariser: ε_s of A = √v + ε_s. While v is 0, A is constant and nothing is scaled.
     """
 
-    decay: _Decay = 0.9
+    kind: ClassVar[str] = "past-releases"
+    decay: Fraction = 0.9
     regulariser: PositiveFloat = 1e-3
 
     def init(self, params: Params) -> State:
@@ -467,17 +467,18 @@ class Delayed(Preconditioner):
     Optimization with Delayed Preconditioners" (ICLR 2023, arXiv:2212.00309), Algorithm 1.
 
     Attributes:
-        plain: s₁, rounds without a preconditioner, whose releases are averaged.
-        preconditioned: s₂, rounds with it.
+        delay_plain: s₁, plain rounds in a turn, whose releases are averaged.
+        delay_preconditioned: s₂, preconditioned rounds in a turn.
         decay: β of v ← β v + (1 - β) (average of the plain releases)².
         regulariser: ε_s of A = √v + ε_s.
         clip_ratio: C of the preconditioned rounds over C of the plain ones.
         rate_ratio: Their learning rates' ratio likewise.
     """
 
-    plain: PositiveInt
-    preconditioned: PositiveInt
-    decay: _Decay = 0.9
+    kind: ClassVar[str] = "delayed"
+    delay_plain: PositiveInt = 10
+    delay_preconditioned: PositiveInt = 10
+    decay: Fraction = 0.9
     regulariser: PositiveFloat = 1e-3
     clip_ratio: PositiveFloat = 1.0
     rate_ratio: PositiveFloat = 1.0
@@ -488,10 +489,10 @@ class Delayed(Preconditioner):
         Raises:
             ValueError: If no round is left after the first plain ones.
         """
-        if self.plain >= planned:
+        if self.delay_plain >= planned:
             raise ValueError(
-                f"delay-plain {self.plain} leaves none of {planned} rounds to precondition; give "
-                "fewer, or leave the preconditioner out"
+                f"delay-plain {self.delay_plain} leaves none of {planned} rounds to precondition; "
+                "give fewer, or leave the preconditioner out"
             )
 
     def init(self, params: Params) -> State:
@@ -503,14 +504,14 @@ class Delayed(Preconditioner):
         self, params: Params, state: State, round_num: int, key: Key
     ) -> tuple[Preconditioning, State]:
         """Return nothing in a plain round, 1/A in a preconditioned one."""
-        place = (round_num - 1) % (self.plain + self.preconditioned)
+        place = (round_num - 1) % (self.delay_plain + self.delay_preconditioned)
         state = {**state, "count": {"rounds": np.array(place, np.float32)}}
         if place == 0:
             state["gathered"] = _zeros(params)
-        if place < self.plain:
+        if place < self.delay_plain:
             return Preconditioning(), state
-        if place == self.plain:
-            share = np.float32(1 / self.plain)
+        if place == self.delay_plain:
+            share = np.float32(1 / self.delay_plain)
             mean = {name: share * array for name, array in state["gathered"].items()}
             state["second"] = _moved(moving_square(self.decay), state["second"], mean)
         rule = rmsprop(self.decay, regulariser=self.regulariser)
@@ -529,7 +530,7 @@ class Delayed(Preconditioner):
 
     def end(self, mean: Params, state: State) -> State:
         """Gather the release of a plain round."""
-        if float(state["count"]["rounds"]) < self.plain:
+        if float(state["count"]["rounds"]) < self.delay_plain:
             state["gathered"] = {n: g + mean[n] for n, g in state["gathered"].items()}
         return state
 

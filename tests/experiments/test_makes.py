@@ -9,7 +9,6 @@ import pytest
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import GaussianNoise, NoNoise
-from fedpriv.experiments.preconditioning import NotPreconditioned, PreconditionerChoice
 from fedpriv.mechanisms import Clip, Unbounded
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
@@ -74,18 +73,8 @@ class TwiceDrawn(Part):
         return plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Doubling(Preconditioner):
-    by: float
-
-    def begin(self, params, state, round_num, key):
-        return Preconditioning(
-            multiplier={n: np.full_like(a, self.by) for n, a in params.items()}
-        ), {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoublingPart(Part):
     """Doubles updates.
 
     Attributes:
@@ -95,8 +84,10 @@ class DoublingPart(Part):
     kind: ClassVar[str] = "doubling"
     by: PositiveFloat = 2.0
 
-    def choose(self, surroundings):
-        return PreconditionerChoice(preconditioner=Doubling(by=self.by))
+    def begin(self, params, state, round_num, key):
+        return Preconditioning(
+            multiplier={n: np.full_like(a, self.by) for n, a in params.items()}
+        ), {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +109,7 @@ class Backwards(Optimizer):
 class ByUser(FederatedExperiment):
     bound: Clip | Unbounded | Halving = Clip()
     noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
-    release_preconditioner: NotPreconditioned | DoublingPart = NotPreconditioned()
+    release_preconditioner: Preconditioner | Doubling = Preconditioner()
     server: ServerSgd | Backwards = ServerSgd()
 
 
@@ -126,7 +117,7 @@ class ByUser(FederatedExperiment):
 class ByExample(CentralExperiment):
     bound: Clip | Unbounded | Halving = Clip()
     noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
-    preconditioner: NotPreconditioned | DoublingPart = NotPreconditioned()
+    preconditioner: Preconditioner | Doubling = Preconditioner()
     optimizer: Sgd | Backwards = Sgd()
 
 

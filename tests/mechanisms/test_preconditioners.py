@@ -175,8 +175,8 @@ class TestDelayed:
 
     def test_ratios_are_a_wider_clip_and_another_rate(self):
         """clip_{κC}(g/A) = κ clip_C(g/(κA)), and the step is ρ times that."""
-        ratios = Delayed(plain=2, preconditioned=3, clip_ratio=5.0, rate_ratio=0.1)
-        plain = rounds(Delayed(plain=2, preconditioned=3), 3, means=self.means)[-1]
+        ratios = Delayed(delay_plain=2, delay_preconditioned=3, clip_ratio=5.0, rate_ratio=0.1)
+        plain = rounds(Delayed(delay_plain=2, delay_preconditioned=3), 3, means=self.means)[-1]
         seen = rounds(ratios, 3, means=self.means)
         assert not seen[0].multiplier and not seen[0].inverse
         for update in ([3, 0.4], [0.02, 0.001], [40, -9]):
@@ -187,15 +187,15 @@ class TestDelayed:
 
     def test_refusals(self):
         for wrong in (
-            {"plain": 0},
-            {"preconditioned": 0},
+            {"delay_plain": 0},
+            {"delay_preconditioned": 0},
             {"clip_ratio": 0.0},
             {"rate_ratio": math.inf},
             {"regulariser": -1.0},
             {"decay": 1.0},
         ):
             with refuses(ValueError, *wrong.values()):
-                Delayed(**{"plain": 1, "preconditioned": 1, **wrong})
+                Delayed(**{"delay_plain": 1, "delay_preconditioned": 1, **wrong})
 
 
 PRECONDITIONERS = {
@@ -207,7 +207,7 @@ PRECONDITIONERS = {
     ),
     "mirror": MirrorDescent(gradient=lambda p, k: {"w": p["w"] + PUBLIC[0]}, num_rounds=9),
     "past": PastReleases(),
-    "delayed": Delayed(plain=1, preconditioned=2),
+    "delayed": Delayed(delay_plain=1, delay_preconditioned=2),
 }
 
 

@@ -19,8 +19,6 @@ from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn, SphereNoise
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
 from fedpriv.experiments.preconditioning import (
-    ByPastReleases,
-    ByTurns,
     InSteps,
     OnUpdates,
     Rank,
@@ -29,6 +27,7 @@ from fedpriv.experiments.sampling import CyclicCohorts, PoissonCohorts
 from fedpriv.experiments.start import Fresh, FromPublic
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
+from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
 from fedpriv.optimizers import ServerAdam, ServerFtrl, Sgd
 from fedpriv.training.local.schedule import LocalSgd
 
@@ -241,7 +240,7 @@ def dp2_tags() -> FederatedExperiment:
         dp_fedavg_tags(),
         name="dp2-tags",
         description="DP²: preconditioned by past releases in turns, without side information.",
-        release_preconditioner=ByTurns(delay_plain=5, delay_preconditioned=5, regulariser=0.01),
+        release_preconditioner=Delayed(delay_plain=5, delay_preconditioned=5, regulariser=0.01),
     )
 
 
@@ -251,7 +250,7 @@ def past_releases_tags() -> FederatedExperiment:
         dp_fedadam_tags(),
         name="past-releases-tags",
         description="Scaled by past releases, privatised, scaled back; server Adam.",
-        release_preconditioner=ByPastReleases(),
+        release_preconditioner=PastReleases(),
     )
 
 
