@@ -188,11 +188,19 @@ def to_dense_tensor(tensor: Tensor) -> np.ndarray:
 
 
 def read_only(params: Mapping[str, np.ndarray]) -> Params:
-    """Return views of dense tensors that cannot be written to."""
+    """Return views of dense tensors that cannot be written to by NumPy."""
     views = {name: array.view() for name, array in params.items()}
     for view in views.values():
         view.flags.writeable = False
     return views
+
+
+def read_only_copy(params: Mapping[str, np.ndarray]) -> Params:
+    """Return copies of dense tensors that cannot be written to by NumPy.
+
+    A library that writes to them all the same (PyTorch's views heed no flag) reaches nobody else.
+    """
+    return read_only({name: array.copy() for name, array in params.items()})
 
 
 def num_elements(tree: Tree) -> int:

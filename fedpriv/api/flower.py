@@ -32,6 +32,8 @@ from fedpriv.backends.flower.log import ended_in_one_line, show_log
 from fedpriv.backends.flower.messages import reason_of
 from fedpriv.backends.flower.settings import client_app, read_out
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
+from fedpriv.checkpoints.aggregates import Aggregate, Last
+from fedpriv.optimizers import ServerSgd
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.transform import Transform
 from fedpriv.tree import Params
@@ -115,8 +117,8 @@ class UserLevelStrategy(Strategy):
         seed: Of a simulation.
         anchor: As of `fedpriv.averaging`.
         settings: Deadlines, and which nodes are believed; None for their defaults.
-        optimizer: What the server makes of a released mean; None adds it to the params.
-        aggregate: As of `fedpriv.averaging`.
+        optimizer: As of `fedpriv.averaging`.
+        aggregate: Likewise.
         diagnostics: Whether nodes evaluate each round's model, in a simulation: exact means of
             their metrics, weighted by `num-examples`, in `evaluate_metrics_clientapp` and, with
             ``nodes_`` before their names, in the folder's `diagnostics.jsonl`. No ε covers them,
@@ -137,8 +139,8 @@ class UserLevelStrategy(Strategy):
         seed: int = 0,
         anchor: str | Path | None = None,
         settings: GridSettings | None = None,
-        optimizer: Transform | None = None,
-        aggregate: Transform | None = None,
+        optimizer: Transform = ServerSgd(),
+        aggregate: Aggregate = Last(),
         diagnostics: bool = False,
     ) -> None:
         if diagnostics and secure:

@@ -32,7 +32,6 @@ from fedpriv.experiments.sampling import (
     SeparatedBatches,
     SeparatedCohorts,
 )
-from fedpriv.parts import Part
 from fedpriv.training.local.schedule import LocalSgd
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "MeanOutputs",
     "NoNoise",
     "ParamsAggregate",
-    "Part",
     "PoissonCohorts",
     "SeparatedBatches",
     "SeparatedCohorts",

@@ -10,7 +10,7 @@ whose dotted names are the same on the command line, in TOML, in a run folder an
 ...     name="demo", description="A demonstration.", noise=GaussianNoise(target_epsilon=8.0)
 ... )
 >>> experiment.with_options({"bound": "normalise", "l2-clip-norm": 2}).bound
-Normalise(l2_clip_norm=2.0, normalise_regulariser=0.0)
+Normalise(l2_clip_norm=2.0, regulariser=0.0)
 >>> experiment.with_options({"l2-clip-norms": 2})
 Traceback (most recent call last):
     ...

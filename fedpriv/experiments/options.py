@@ -137,8 +137,10 @@ class Entry:
         Raises:
             ValueError: If it has another type or is out of range.
         """
-        if isinstance(value, str) and self.type is not str:
-            value = {"none": None, "true": True, "false": False}.get(value, value)
+        if value == "none" and self.takes_none and _unannotated(self._hint) is not str:
+            value = None
+        if isinstance(value, str) and self.type is bool:
+            value = {"true": True, "false": False}.get(value, value)
         if isinstance(value, float) and value.is_integer() and self.type is int:
             value = int(value)
         if value is None and not self.takes_none:

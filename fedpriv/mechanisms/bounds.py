@@ -414,6 +414,19 @@ class Capped(_Unchanged):
         """0 and the largest multiple of the granularity within the cap."""
         return 0.0, self.most
 
+    def longest(self, num_elements: int) -> float:
+        """Refuse a vector of another length: a noisy minimum is priced by how many losses it has.
+
+        Raises:
+            ValueError: If it has not `num_coordinates` coordinates.
+        """
+        if num_elements != self.num_coordinates:
+            raise ValueError(
+                f"{num_elements} losses under a cap of num_coordinates {self.num_coordinates}; "
+                "give the bound as many"
+            )
+        return math.inf
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CappedTogether(Capped):

@@ -240,9 +240,9 @@ class Privatizer(Part, ABC):
     takes: tuple[type[Any], ...] = ()
 
     def __init_subclass__(cls) -> None:
-        """Refuse a class that draws or releases otherwise than its base and keeps its price."""
+        """Refuse a class that draws, releases or is charged otherwise at its base's price."""
         super().__init_subclass__()
-        check_priced(cls, "draws", "release")
+        check_priced(cls, "draws", "release", "after_crash")
 
     @property
     @abstractmethod

@@ -347,7 +347,7 @@ class RunFolder:
             self.ledger.release(round_num, attempt, digest)
         kept = {line["round_num"] for line in json_lines.read(self.path / "rounds.jsonl")}
         if round_num not in kept and (kept or self.document):  # own loops need not write any
-            number = self.ledger.state.number_of(round_num, attempt) or self.ledger.charges
+            number = self.ledger.state.charged_before[-1]
             measures = figures_of(read_measures(self.document)) if self.document else ()
             line = Released(  # killed before it was written down
                 round_num=round_num,

@@ -430,6 +430,8 @@ def composed(runs: Sequence[RunRecord]) -> Epsilon:
     fixed = [plan for plan in plans if isinstance(plan, Plan)]
     if not runs or len(fixed) < len(plans):
         raise ValueError("some plans decide their prices on the way")
+    if any(plan.trials is not None for plan in fixed):
+        raise ValueError("some are trials of a study, whose ε is of the whole study")
     about = {(plan.relation, plan.roster_sha256, plan.unit) for plan in fixed}
     if len(about) > 1:
         raise ValueError("they are of several rosters, relations or units")

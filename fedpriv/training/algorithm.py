@@ -60,7 +60,7 @@ class Line:
 class Context:
     """Public facts of one round. Nothing else goes with the params.
 
-    Its tensors are read-only for whoever is given it.
+    Its tensors are copies of what it is made of, and read-only.
 
     Attributes:
         rate: Factor of the learning rate of local steps.
@@ -81,7 +81,7 @@ class Context:
 
     def __post_init__(self) -> None:
         for name in ("multiplier", "extra"):
-            object.__setattr__(self, name, tree.read_only(getattr(self, name)))
+            object.__setattr__(self, name, tree.read_only_copy(getattr(self, name)))
 
 
 NO_CONTEXT = Context()
@@ -93,8 +93,8 @@ class SumRequest:
     """One request for a sum over users, from the algorithm to the trainer. All of it is public.
 
     Attributes:
-        params: What the work is done with, float32, read-only: what one user's work wrote into
-            them would reach the next user, and the model that is released.
+        params: What the work is done with, float32: copies of what is given, and read-only. What
+            a work wrote into the state's own would be released.
         context: Public facts of the round.
         work: Name of the work, which workers and nodes look up in their own experiment.
         name: What the ledger calls it; a round may ask each name once.
@@ -108,7 +108,7 @@ class SumRequest:
     mechanism: Mechanism | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "params", tree.read_only(self.params))
+        object.__setattr__(self, "params", tree.read_only_copy(self.params))
 
 
 class _Lent:

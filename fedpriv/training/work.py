@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -237,15 +238,15 @@ class UserTrainer(Trainer):
         """Return one user's contribution, usually local minus global params; not bounded yet.
 
         Args:
-            params: As of `SumRequest`; not changed.
-            context: Public facts of the round.
+            params: As of `SumRequest`, copied for this user alone.
+            context: Public facts of the round, likewise.
             examples: The user's.
             key: The user's of this round and attempt.
         """
 
     def stacks(self, request: SumRequest, attempt: Attempt, users: Users) -> Iterator[Stack]:
         """Yield the users' contributions one by one."""
-        template, context = self.template(request), request.context
+        template, public = self.template(request), request.context
         seeds = not self.thread_safe
         for user_id in users.ids:
             stop_if_asked()
@@ -254,8 +255,11 @@ class UserTrainer(Trainer):
                 contributing_zero_on_failure(),
                 own_stream(key, None) if seeds else nullcontext(),
             ):
+                line, mixture = deepcopy((public.line, public.mixture))
+                context = replace(public, line=line, mixture=mixture)
                 examples = self.examples(users.data, user_id, context, key)
-                update = self.train(request.params, context, examples, key)
+                params = tree.read_only_copy(request.params)
+                update = self.train(params, context, examples, key)
                 found = tree.check_like(template, update)
             if found is not None:
                 yield RowStack.of(found)

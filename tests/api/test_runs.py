@@ -58,8 +58,8 @@ class TestCautions:
         ({"local_learning_rate": -1}, ("local_learning_rate",)),
         ({"local_learning_rates": 1}, ("'local_learning_rate'",)),
         ({"lr": 0.1}, ("'local-learning-rate'",)),
-        ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm", "fixed", "adaptive")),
-        ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm", "fixed", "adaptive")),
+        ({"clip_norm": 1.0}, ("clip_norm", "l2_clip_norm")),
+        ({"clip-norm": 1.0}, ("clip-norm", "l2-clip-norm")),
     ],
 )
 def test_an_option_is_named_as_it_was_given(options, named):

@@ -17,6 +17,7 @@ from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.sampling import Everybody
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum, RunningSum, most_each
+from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import bounded
 
 KEY = Key.simulation(11)
@@ -226,3 +227,12 @@ class TestPrivatizer:
         total = PartialSum(total={"losses": np.zeros(4)}, num_users=5)
         with pytest.raises(ValueError):
             NoisyMin(epsilon=1.0).release(total, ExactDraws(KEY), 1.0)
+
+
+def test_a_cap_of_other_losses_than_there_are_is_refused():
+    """Its index is priced by how many there are: under a cap of one, 16 would cost four times."""
+    losses = {"losses": np.zeros(16, np.float32)}
+    assert bounded(Capped(cap=1.0, num_coordinates=16), losses)["losses"].size == 16
+    for number in (1, 15, 17):
+        with refuses(ValueError, 16, number):
+            bounded(Capped(cap=1.0, num_coordinates=number), losses)

@@ -114,11 +114,11 @@ def groups_of(played: Sequence[Any]) -> list[list[np.ndarray]]:
     return [one.groups or [np.array([int(example)]) for example in one.cohort] for one in played]
 
 
-def check(played: Sequence[Any], expected: Sequence[np.ndarray]) -> None:
+def check(played: Sequence[Any], expected: Sequence[np.ndarray], most: float = 1e-6) -> None:
     """Every round's params, to a part in a million."""
     assert len(played) == len(expected)
     for one, w in zip(played, expected, strict=True):
-        assert np.linalg.norm(flat(one.params) - w) <= 1e-6 * np.linalg.norm(w)
+        assert np.linalg.norm(flat(one.params) - w) <= most * np.linalg.norm(w)
 
 
 def check_results(played: Sequence[Any], expected: Sequence[np.ndarray]) -> None:

@@ -21,7 +21,14 @@ from scipy import sparse
 from torch import nn
 
 import fedpriv
-from fedpriv.checkpoints.aggregates import Last, WindowAggregate
+from fedpriv.checkpoints.aggregates import (
+    Average,
+    Last,
+    MajorityVote,
+    MeanOutputs,
+    Uniform,
+    WindowAggregate,
+)
 from fedpriv.checkpoints.aggregates import answers as aggregate_answers
 from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
@@ -168,7 +175,7 @@ _LAST = Last()
 class OwnAggregate(FederatedExperiment):
     """Federated averaging with that aggregate among the others."""
 
-    aggregate: Last | Weighted = _LAST
+    aggregate: Last | Average | Uniform | MeanOutputs | MajorityVote | Weighted = _LAST
 
 
 def by_user(

@@ -250,3 +250,10 @@ def test_an_unknown_noise_has_the_multiplier_that_is_recorded():
     written["mechanism"]["privatizer"] = {"kind": "Elsewhere"}
     found = Plan.from_json(written).mechanism
     assert (found.noise_multiplier, found.stddev) == (1.0, 1.0)
+
+
+def test_a_price_of_every_row_is_not_one_of_a_whole_run():
+    with refuses(TypeError, "Once", "after_crash", "event"):
+
+        class Once(Gaussian):
+            after_crash = "discard"

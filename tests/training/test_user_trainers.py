@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedpriv import tree
 from fedpriv.mechanisms import AdaptiveClip, Rounded, Unbounded
 from fedpriv.mechanisms.bounds import WITHIN
+from fedpriv.mechanisms.preconditioners import Mixture
 from fedpriv.training.algorithm import Context
 from fedpriv.training.local.module import ArrayExamples, module_params
 from fedpriv.training.local.schedule import LocalSgd
@@ -124,3 +126,30 @@ def test_a_user_trains_on_what_is_selected_of_its_examples(engine):
         }
         assert (found.num_users, found.num_failed) == (4, 1)
         assert_same(found.total, contributed(work, params, own).total)
+
+
+class Writes(UserTrainer):
+    """Writes into all that it is given, by ways that NumPy's flag does not see."""
+
+    def train(self, params, context, examples, key):
+        before = {name: array.copy() for name, array in params.items()}
+        for given in (params, context.extra, context.multiplier, context.mixture.offset):
+            for array in given.values():
+                torch.from_numpy(array).add_(examples)
+            given["w"] = given["w"] + np.float32(examples)
+        update = {name: params[name] - before[name] for name in before}
+        context.extra.pop("w")
+        return update
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_what_a_user_writes_into_what_it_is_given_reaches_nobody_else():
+    ones = {"w": np.ones(3, np.float32)}
+    state = {"w": np.zeros(3, np.float32)}
+    context = Context(
+        extra=ones, multiplier=ones, mixture=Mixture(own=1.0, offset={"w": np.zeros(3, np.float32)})
+    )
+    users = {"a": 1.0, "b": 100.0, "c": 3.0}
+    found = contributed(Writes(), state, users, bound=Unbounded(), context=context).real()["w"]
+    np.testing.assert_allclose(found, 2 * (1.0 + 100.0 + 3.0))
+    assert not state["w"].any() and (ones["w"] == 1).all()

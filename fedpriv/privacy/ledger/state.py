@@ -435,15 +435,6 @@ class LedgerState:
         """Return whether a query was ever charged."""
         return query in self._attempts
 
-    def number_of(self, round_num: int, attempt: int, query: str = UPDATE) -> int | None:
-        """Return the number of an attempt's charge, from 1; None if it was never charged."""
-        wanted = query, round_num, attempt
-        for number in range(len(self._charges), 0, -1):
-            charge = self._charges[number - 1]
-            if (charge.query, charge.round_num, charge.attempt) == wanted:
-                return number
-        return None
-
     @property
     def _through(self) -> int:
         """Charges up to it are in a release, or lost for good."""

@@ -334,9 +334,8 @@ class ModuleTrainer(UserTrainer):
                 trained,
                 gradients,
                 start=start,
-                schedule=self.schedule,
-                num_chosen=len(chosen),
-                rng=rng,
+                batches=self.schedule.batches(len(chosen), rng),
+                pull=self.schedule.proximal_mu,
                 optimizer=self.optimizer_of(context),
             )
             if failures_are_raised():

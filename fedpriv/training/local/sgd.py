@@ -16,20 +16,17 @@ from weakref import WeakSet
 import numpy as np
 import torch
 
-from fedpriv.training.local.schedule import LocalSgd
-
 
 def train_locally(
     params: Mapping[str, torch.Tensor],
     gradients: Callable[[np.ndarray], Iterable[tuple[str, Gradient]]],
     *,
     start: Mapping[str, torch.Tensor],
-    schedule: LocalSgd,
-    num_chosen: int,
-    rng: np.random.Generator,
+    batches: Iterable[np.ndarray],
+    pull: float,
     optimizer: ClientOptimizer,
 ) -> None:
-    """Train a user's params in place: one step of the optimiser for every batch of the schedule.
+    """Train a user's params in place: one step of the optimiser for every batch.
 
     Args:
         params: Trained tensors by name.
@@ -38,16 +35,15 @@ def train_locally(
             comes once.
         start: The round's params, which a proximal term pulls towards; tensors that are not among
             them are not pulled.
-        schedule: Batches, epochs and the proximal term.
-        num_chosen: How many examples of the user take part.
-        rng: Orders the examples of later epochs.
+        batches: Positions of each step's examples.
+        pull: μ of the proximal term; 0 for none.
         optimizer: Takes the steps.
 
     Raises:
         ValueError: If a step puts another tensor in the place of one.
     """
-    state, own, pull = optimizer.init(params), dict(params), schedule.proximal_mu
-    for batch in schedule.batches(num_chosen, rng):
+    state, own = optimizer.init(params), dict(params)
+    for batch in batches:
         parts = gradients(batch)
         with torch.no_grad():
             if pull != 0.0:

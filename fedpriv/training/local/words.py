@@ -207,9 +207,8 @@ class WordTrainer(UserTrainer):
                 local,
                 parts,
                 start=start,
-                schedule=self.schedule,
-                num_chosen=len(chosen),
-                rng=rng,
+                batches=self.schedule.batches(len(chosen), rng),
+                pull=self.schedule.proximal_mu,
                 optimizer=make(
                     learning_rate=self.schedule.learning_rate * context.rate, multiplier=factors
                 ),

@@ -90,7 +90,7 @@ class StubLedger:
     head = "0" * 64
     last_attempt, charges = 1, 9
     plan = cohort_plan(num_users=5, expected_cohort_size=1, num_rounds=9)
-    state = SimpleNamespace(number_of=lambda round_num, attempt: round_num, releases=())
+    state = SimpleNamespace(charged_before=(1,), releases=())
 
     def resume(self):
         pass

@@ -123,7 +123,6 @@ class TestQueries:
             ledger.charge(1, 2, query="count")
             assert [ledger.attempts(1, query) for query in ("update", "count", "else")] == [1, 2, 0]
             assert ledger.attempts(1) == 1
-            assert ledger.state.number_of(1, 2, "count") == 3
             assert ledger.charges == 3 and ledger.epsilon() == PLAN.epsilon(3)
 
     def test_a_release_is_of_the_last_attempt_of_every_query(self, path):

@@ -51,7 +51,13 @@ def cohort(shape, sizes=SIZES):
 
 
 def trainers(module, users_at_once=4, multiplier=None, loss=cross_entropy, **changes):
-    options = {"learning_rate": 0.3, "batch_size": 4, "epochs": 2, "max_examples": 30, **changes}
+    options = {
+        "learning_rate": 0.3,
+        "batch_size": 4,
+        "epochs": 2,
+        "max_examples_per_user": 30,
+        **changes,
+    }
     many = trainer_of(module, users_at_once, loss=loss, multiplier=multiplier, **options)
     return many.alone, many
 
