@@ -113,7 +113,7 @@ def path(device: torch.device, arguments: argparse.Namespace) -> list[str]:
     """Return the table of one round's sum."""
     experiment, corpus = open_job(arguments, rounds=1, eval_every=1)
     assert isinstance(experiment, FederatedExperiment)
-    task, schedule = make_task(experiment, corpus), experiment.local.schedule()
+    task, schedule = make_task(experiment, corpus), experiment.local
     rng, lines = np.random.default_rng(0), []
     params = {
         n: a + 0.01 * rng.standard_normal(a.shape).astype(np.float32)
