@@ -77,8 +77,8 @@ class Mixture(Part):
     offset: Mapping[str, np.ndarray] = field(repr=False)
 
     def check(self) -> None:
-        """Make the public part read-only."""
-        object.__setattr__(self, "offset", tree.read_only(self.offset))
+        """Copy the public part, read-only."""
+        object.__setattr__(self, "offset", tree.read_only_copy(self.offset))
 
     @classmethod
     def with_gradient(cls, own: float, gradient: Tensors) -> Mixture:

@@ -52,8 +52,8 @@ class Line:
     sizes: np.ndarray
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "direction", tree.read_only(self.direction))
-        object.__setattr__(self, "sizes", tree.read_only({"sizes": self.sizes})["sizes"])
+        object.__setattr__(self, "direction", tree.read_only_copy(self.direction))
+        object.__setattr__(self, "sizes", tree.read_only_copy({"sizes": self.sizes})["sizes"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +82,11 @@ class Context:
     def __post_init__(self) -> None:
         for name in ("multiplier", "extra"):
             object.__setattr__(self, name, tree.read_only_copy(getattr(self, name)))
+
+    def copied(self) -> Context:
+        """Return a context that shares no tensor with this one."""
+        line, mixture = self.line and replace(self.line), self.mixture and replace(self.mixture)
+        return replace(self, line=line, mixture=mixture)
 
 
 NO_CONTEXT = Context()

@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -255,8 +254,7 @@ class UserTrainer(Trainer):
                 contributing_zero_on_failure(),
                 own_stream(key, None) if seeds else nullcontext(),
             ):
-                line, mixture = deepcopy((public.line, public.mixture))
-                context = replace(public, line=line, mixture=mixture)
+                context = public.copied()
                 examples = self.examples(users.data, user_id, context, key)
                 params = tree.read_only_copy(request.params)
                 update = self.train(params, context, examples, key)
