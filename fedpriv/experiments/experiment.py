@@ -111,7 +111,6 @@ class Experiment(ABC):
         relation: How two neighbouring data sets differ; none for what the method is proved for.
         seed: Of the simulation.
         eval_every: Rounds between evaluations; the last is always evaluated.
-        backends: The only ones that it runs on; None for all that carry its unit.
         statistics: User-defined moments and preconditioner, for preconditioner "public-own".
         refine: Makes the components that run of those that the options describe, for a user-defined
             privatizer, sampler, bound or preconditioner; None leaves them. It cannot replace the
@@ -138,7 +137,6 @@ class Experiment(ABC):
     relation: Literal["add-remove", "replace-one", "zero-out"] | None = None
     seed: int = 0
     eval_every: PositiveInt = 10
-    backends: tuple[str, ...] | None = None
     statistics: Statistics | None = field(default=None, repr=False)
     refine: Callable[[Components], Components] | None = field(default=None, repr=False)
     automatic: tuple[str, ...] = field(default=(), compare=False)
@@ -230,8 +228,7 @@ class Experiment(ABC):
 
     def runs_on(self, backend: str) -> bool:
         """Return whether it runs on a backend of this name; training of examples is serial."""
-        carried = self.unit == "user" or backend == "serial"
-        return carried and (self.backends is None or backend in self.backends)
+        return self.unit == "user" or backend == "serial"
 
     def with_options(self, options: Mapping[str, Option]) -> Self:
         """Return the experiment with some options changed; parts may be chosen among them.
@@ -304,7 +301,7 @@ class Experiment(ABC):
         task: Any = self.task
         if entries(type(task)):
             task = replace(task, **build_fields(type(task), values, task, "task."))
-        names = ("name", "description", "statistics", "refine", "backends", "presets")
+        names = ("name", "description", "statistics", "refine", "presets")
         rest = {name: getattr(self, name) for name in names}
         found: Any = made(**rest, task=task, **build_fields(made, values))
         there = found.options()

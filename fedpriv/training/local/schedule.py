@@ -28,10 +28,11 @@ from fedpriv.parts import (
 from fedpriv.training.work import Work
 
 
-class ClientOptimizer(Part):
-    """Base of what takes a user's local steps."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainSteps(Part):
+    """Plain steps; base of what takes a user's local steps otherwise."""
 
-    __slots__ = ()
+    kind: ClassVar[str] = "sgd"
 
     def make(self) -> Callable[..., Any] | None:
         """Return a maker of `learning_rate=` and `multiplier=`; None for the trainer's own."""
@@ -39,14 +40,7 @@ class ClientOptimizer(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlainSteps(ClientOptimizer):
-    """Plain steps."""
-
-    kind: ClassVar[str] = "sgd"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientMomentum(ClientOptimizer):
+class ClientMomentum(PlainSteps):
     """Steps along a decayed sum of the user's own gradients, from zero in every round.
 
     Attributes:
@@ -69,7 +63,7 @@ class ClientMomentum(ClientOptimizer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientAdam(ClientOptimizer):
+class ClientAdam(PlainSteps):
     """Adam on the user's own gradients, its moments from zero in every round.
 
     Attributes:
