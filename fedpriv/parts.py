@@ -71,6 +71,7 @@ class Part:
 
     Attributes:
         kinds: Classes of the base by their names: all that `from_json` makes.
+        registered: How many classes there are, of all bases.
 
     Raises:
         ValueError: If a field's value is not of its type, or is refused by its check.
@@ -78,6 +79,7 @@ class Part:
 
     __slots__ = ()
     kinds: ClassVar[dict[str, type[Any]]] = {}
+    registered: ClassVar[int] = 0
 
     def __init_subclass__(cls) -> None:
         """Register a class under its name, unless that begins with an underscore.
@@ -94,6 +96,7 @@ class Part:
         if _defined_in(known) != _defined_in(cls):
             raise ValueError(f"{cls.__name__} is {known} already; give {cls} another name")
         cls.kinds[cls.__name__] = cls
+        Part.registered += 1
 
     def __post_init__(self) -> None:
         convert_fields(self)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, ClassVar, Literal
 
-from fedpriv.checkpoints.aggregates import Average, Last, MajorityVote, MeanOutputs, Uniform
+from fedpriv.checkpoints.aggregates import Aggregate, Last
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.options import check_effect
@@ -17,22 +17,13 @@ from fedpriv.experiments.preconditioning import (
     ExamplePreconditioner,
     Nowhere,
     Precondition,
-    ReleasePreconditioner,
     Surroundings,
     choose_preconditioner,
 )
 from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, PoissonCohorts, limit_of
 from fedpriv.experiments.start import Fresh
 from fedpriv.experiments.tasks import TagPredictionTask
-from fedpriv.mechanisms import (
-    AdaptiveClip,
-    Bound,
-    Clip,
-    Normalise,
-    Rounded,
-    SideInformation,
-    Unbounded,
-)
+from fedpriv.mechanisms import Bound, Clip, Rounded, SideInformation, Unbounded
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Preconditioner
@@ -78,14 +69,15 @@ class Averaging(Experiment):
     """Base of averaging over users and over examples: one noisy sum a round, in one fixed plan.
 
     Attributes:
+        bound: How each update, or gradient, is bounded.
         noise: What is added to the sum; tree, banded and blt are correlated over rounds.
         aggregate: What is made of the released models.
     """
 
     sampling: Any
-    bound: Bound
+    bound: Bound = Clip()
     noise: Noise = GaussianNoise()
-    aggregate: Last | Average | Uniform | MeanOutputs | MajorityVote = Last()
+    aggregate: Aggregate = Last()
 
     def __post_init__(self) -> None:
         """Check every option, and that there is no noise without a bound."""
@@ -178,7 +170,6 @@ class FederatedExperiment(Averaging):
     Attributes:
         rounds: How many rounds are planned and paid for.
         sampling: How cohorts are drawn.
-        bound: How each update is bounded.
         local: Local training of a user.
         precondition: Where A of side information acts: in local steps, on the update, or both.
         release_preconditioner: A preconditioner made of past releases.
@@ -189,10 +180,9 @@ class FederatedExperiment(Averaging):
     task: TaskFactory = field(default=TagPredictionTask(), repr=False)
     rounds: PositiveInt = 100
     sampling: Cohorts = PoissonCohorts()
-    bound: Clip | AdaptiveClip | Normalise | Unbounded = Clip()
     local: LocalSgd = LocalSgd()
     precondition: Precondition = Nowhere()
-    release_preconditioner: ReleasePreconditioner = Preconditioner()
+    release_preconditioner: Preconditioner = Preconditioner()
     server: ServerOptimizer = ServerSgd()
 
     @property
@@ -405,7 +395,6 @@ class CentralExperiment(Averaging):
         steps: Steps; none takes them from epochs.
         micro_batch: Examples whose mean is bounded as one; above 1 sensitivity doubles.
         sampling: How batches are drawn.
-        bound: How each gradient is bounded.
         optimizer: What is made of the released mean gradient.
         schedule: Of the learning rate: a tenth from half and a hundredth from three quarters of the
             steps, one triangle, or α/√t.
@@ -421,7 +410,6 @@ class CentralExperiment(Averaging):
     steps: PositiveInt | None = None
     micro_batch: PositiveInt = 1
     sampling: Batches = PoissonBatches()
-    bound: Clip | Normalise | Unbounded = Clip()
     optimizer: GradientOptimizer = Sgd()
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = "constant"
     preconditioner: ExamplePreconditioner = Preconditioner()
@@ -432,6 +420,12 @@ class CentralExperiment(Averaging):
         """Check every option, and that each has an effect."""
         super().__post_init__()
         check_effect(self, "warm_start_rate", "warm_start_epochs")
+        bound = self.bound
+        if bound.start is not None or bound.limits or bound.multiple_of:
+            raise ValueError(
+                f"bound {bound!r} follows norms, or limits or rounds coordinates; of single "
+                "examples there is nothing but a norm: use bound 'clip' or 'normalise'"
+            )
 
     def num_steps(self, num_examples: int) -> int:
         """Return how many steps are planned.

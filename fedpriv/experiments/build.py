@@ -184,7 +184,11 @@ def build(
         described = settled.make_components(made)
         components = _refined(settled, described)
         _check_payable(components)
-    replaced = {**getattr(made, "user_defined", {}), **_replaced(described, components)}
+    replaced = {
+        **getattr(made, "user_defined", {}),
+        **settled.user_defined(),
+        **_replaced(described, components),
+    }
     return replace(components, experiment=settled, settings=settings, user_defined=replaced)
 
 

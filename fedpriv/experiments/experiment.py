@@ -48,7 +48,7 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.preconditioners import Statistics
-from fedpriv.parts import Between, PositiveInt
+from fedpriv.parts import Between, Part, PositiveInt
 from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm
@@ -209,6 +209,15 @@ class Experiment(ABC):
         by these.
         """
         return {n: v for n, v in self.options().items() if (n, v) not in _NEUTRAL.items()}
+
+    def user_defined(self) -> dict[str, str]:
+        """Return the names of classes that are not fedpriv's among its parts, by their paths."""
+        parts = {name: value for name, value in vars(self).items() if isinstance(value, Part)}
+        return {
+            name: type(part).__qualname__.rpartition("<locals>.")[2]
+            for name, part in parts.items()
+            if name != "task" and not type(part).__module__.startswith("fedpriv.")
+        }
 
     def entries(self) -> tuple[Entry, ...]:
         """Return the declarations of its options: those that exist with the parts it has."""
@@ -546,8 +555,12 @@ def methods_of(unit: str) -> tuple[str, ...]:
     return tuple(method for of, method in classes() if of == unit)
 
 
-@cache
 def _names(made: type[Experiment], task: type) -> OptionIndex:
+    return _names_among(made, task, Part.registered)
+
+
+@cache
+def _names_among(made: type[Experiment], task: type, registered: int) -> OptionIndex:
     method = Entry(
         path="method",
         hint=Literal[methods_of(made.unit)],  # pyright: ignore

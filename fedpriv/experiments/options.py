@@ -2,10 +2,11 @@
 
 A part (`fedpriv.parts`) is a frozen dataclass whose fields are options, each with a type that says
 its range, a default, and a line of help in the class's docstring, under "Attributes:". A field that
-is typed as a part, or as a union of parts, is a place for one of them, distinguished by their
-`kind`. The name of an option is its path, such as `noise.target_epsilon`; the kind of a part is set
-by the path of its place, such as `noise`. Any ending of a path that is unambiguous will do, and
-`-`, `_` and `.` are alike: `target-epsilon`.
+is typed as a union of parts is a place for one of them, distinguished by their `kind`. One that is
+typed as a base takes each class of it that states a kind, wherever that is defined. The name of an
+option is its path, such as `noise.target_epsilon`; the kind of a part is set by the path of its
+place, such as `noise`. Any ending of a path that is unambiguous will do, and `-`, `_` and `.` are
+alike: `target-epsilon`.
 """
 
 from __future__ import annotations
@@ -205,12 +206,16 @@ class _Field:
     parts: Mapping[str, type[Part]]
 
 
-@cache
 def _fields(owner: type) -> tuple[_Field, ...]:
     """Return the fields of a dataclass that are options or places.
 
     Options are fields with a default and a type an option can have.
     """
+    return _fields_among(owner, Part.registered)
+
+
+@cache
+def _fields_among(owner: type, registered: int) -> tuple[_Field, ...]:
     hints, helps = typing.get_type_hints(owner, include_extras=True), field_docs(owner)
     found: list[_Field] = []
     for item in dataclasses.fields(owner):
@@ -255,6 +260,8 @@ def _parts(hint: Any) -> dict[str, type[Part]]:
     if not all(isinstance(member, type) and issubclass(member, Part) for member in members):
         return {}
     found: dict[str, type[Part]] = {}
+    if len(members) == 1:
+        members = _kinds_of(members[0])
     for member in members:
         if (other := found.setdefault(kind_of(member), member)) is not member:
             raise TypeError(
@@ -262,6 +269,16 @@ def _parts(hint: Any) -> dict[str, type[Part]]:
                 "which parts of one place are distinguished; give yours another"
             )
     return found
+
+
+def _kinds_of(base: type[Part]) -> tuple[type[Part], ...]:
+    """Return a class, unless it is abstract, and all that derive from it and state a kind."""
+    derived = (
+        one
+        for one in base.kinds.values()
+        if issubclass(one, base) and one is not base and "kind" in vars(one)
+    )
+    return tuple(one for one in (base, *derived) if not inspect.isabstract(one))
 
 
 def _unannotated(hint: Any) -> Any:

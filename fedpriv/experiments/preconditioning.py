@@ -1,8 +1,8 @@
 """Preconditioners as parts: of side information, of public examples, or of past releases.
 
-A new preconditioner is a `Preconditioner`, named in `ReleasePreconditioner` and
-`ExamplePreconditioner`; where it is made of the task, a recipe that makes it. New side information
-is a part that is named in `SideInformationPart`.
+A new preconditioner is a `Preconditioner`, for examples named in `ExamplePreconditioner` too; where
+it is made of the task, a recipe that makes it. New side information is a part that is named in
+`SideInformationPart`.
 """
 
 from __future__ import annotations
@@ -273,9 +273,6 @@ class Surroundings:
             ValueError: If there are none, or not so many.
         """
         return public_gradient(self.task.public_examples(), self.task.num_public, batch)
-
-
-ReleasePreconditioner = Preconditioner | Delayed | PastReleases
 
 
 class PreconditionerRecipe(Part, ABC):

@@ -17,10 +17,10 @@ The digest is of
   digest of them) 16 bytes of fresh entropy stand in its place: such a run is resumed from its
   ledger, and is not drawn again by its seed;
 * the digests of a start from a file and of what the model keeps frozen;
-* the experiment's name where it runs user-defined code (a custom task, a derived class with parts
-  of its own, `refine`, `statistics`). Code is not read: two experiments that differ in functions
-  or classes alone, such as a loss, need two names or two seeds. Runs that draw alike are not
-  composed (`fedpriv.studies.runner.composed`).
+* the experiment's name where it runs user-defined code (a custom task, a derived class, a part that
+  is not fedpriv's, `refine`, `statistics`). Code is not read: two experiments that differ in
+  functions or classes alone, such as a loss, need two names or two seeds. Runs that draw alike are
+  not composed (`fedpriv.studies.runner.composed`).
 
 It is not of who works, what is measured or where it is written, nor of a name or description by
 which nothing is trained: the same experiment adds the same noise on every backend, and two that are
@@ -156,6 +156,7 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
     custom = (
         not task.__module__.startswith("fedpriv.")
         or not type(experiment).__module__.startswith("fedpriv.")
+        or experiment.user_defined()
         or experiment.refine
         or experiment.statistics
     )

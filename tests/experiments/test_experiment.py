@@ -217,7 +217,7 @@ def test_a_part_of_another_class_is_refused_and_not_replaced_by_the_one_of_its_k
     with refuses(ValueError, "bound", "ClipAgain"):
         FederatedExperiment(name="x", description="", bound=ClipAgain())
     # Of examples nothing follows their norms.
-    with refuses(ValueError, "CentralExperiment", "Clip"):
+    with refuses(ValueError, "bound", "clip"):
         CentralExperiment(name="x", description="", task=lambda e: None, bound=AdaptiveClip())
 
 

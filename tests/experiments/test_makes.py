@@ -1,4 +1,4 @@
-"""A named part is made of one new object and one line in the parts: nothing else names it."""
+"""A new part is one class: where a place is typed as its base, nothing else names it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,7 @@ import pytest
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import GaussianNoise, NoNoise
-from fedpriv.mechanisms import Clip, Unbounded
+from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
@@ -107,15 +107,12 @@ class Backwards(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class ByUser(FederatedExperiment):
-    bound: Clip | Unbounded | Halving = Clip()
     noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
-    release_preconditioner: Preconditioner | Doubling = Preconditioner()
     server: ServerSgd | Backwards = ServerSgd()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByExample(CentralExperiment):
-    bound: Clip | Unbounded | Halving = Clip()
     noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
     preconditioner: Preconditioner | Doubling = Preconditioner()
     optimizer: Sgd | Backwards = Sgd()

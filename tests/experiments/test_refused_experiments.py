@@ -6,11 +6,12 @@ from typing import ClassVar
 
 import pytest
 
-from fedpriv.checkpoints.aggregates import Average, ParamsAggregate
+from fedpriv.checkpoints.aggregates import Aggregate, Average, Last, ParamsAggregate
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.options import Part, entries, kebab
+from fedpriv.transform import Transform
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
@@ -133,31 +134,34 @@ def test_a_part_within_a_part_that_is_not_there_is_refused_with_it():
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Second(ParamsAggregate):
-    kind: ClassVar[str] = "ema"
-
-    def next(self, update, state):
-        return update, state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Unnamed(Part):
     amounts: tuple = ()
 
 
-def holder_of(parts):
-    return make_dataclass("Holder", [("aggregate", parts, Average())], frozen=True)
+def holder_of(parts, default):
+    return make_dataclass("Holder", [("part", parts, default)], frozen=True)
 
 
-def test_a_part_that_could_not_be_told_apart_is_refused():
-    with refuses(TypeError, "Average"):
-        entries(holder_of(Average | Second))
+def test_a_part_that_could_not_be_told_apart_is_refused(monkeypatch):
+    monkeypatch.setattr(Transform, "kinds", dict(Transform.kinds))
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Second(ParamsAggregate):
+        kind: ClassVar[str] = "ema"
+
+        def next(self, update, state):
+            return update, state
+
+    with refuses(TypeError, "Average", "Second"):
+        entries(holder_of(Aggregate, Last()))
+    with refuses(TypeError, "Average", "Second"):
+        entries(holder_of(Average | Second, Average()))
 
 
 def test_a_part_without_a_kind_has_the_name_of_its_class():
-    [choice, *rest] = entries(holder_of(Average | Unnamed))
+    [choice, *rest] = entries(holder_of(Average | Unnamed, Average()))
     assert choice.choices == ("ema", "Unnamed")
-    assert not any(entry.path == "aggregate.amounts" for entry in rest)
+    assert not any(entry.path == "part.amounts" for entry in rest)
 
 
 def unread(**options):

@@ -21,14 +21,7 @@ from scipy import sparse
 from torch import nn
 
 import fedpriv
-from fedpriv.checkpoints.aggregates import (
-    Average,
-    Last,
-    MajorityVote,
-    MeanOutputs,
-    Uniform,
-    WindowAggregate,
-)
+from fedpriv.checkpoints.aggregates import WindowAggregate
 from fedpriv.checkpoints.aggregates import answers as aggregate_answers
 from fedpriv.checkpoints.uncertainty import uncertainty, variance_ratio  # noqa: F401 - as it is
 from fedpriv.datasets.projection import GaussianProjection
@@ -168,21 +161,11 @@ class Weighted(WindowAggregate):
         }
 
 
-_LAST = Last()
-
-
-@dataclass(frozen=True, kw_only=True)
-class OwnAggregate(FederatedExperiment):
-    """Federated averaging with that aggregate among the others."""
-
-    aggregate: Last | Average | Uniform | MeanOutputs | MajorityVote | Weighted = _LAST
-
-
 def by_user(
     users: Tensors | None = None, method: str = "averaging", *, decay: float = 0.0, **options: Any
 ) -> Any:
     """An experiment on five users; options have the product's own names."""
-    kinds = {"averaging": OwnAggregate, "agd": FederatedDescent, "bolt-on": FederatedBoltOn}
+    kinds = {"averaging": FederatedExperiment, "agd": FederatedDescent, "bolt-on": FederatedBoltOn}
     base = kinds[method](
         name="oracle", description="", task=lambda experiment: users_task(users, decay), delta=1e-3
     )

@@ -9,9 +9,10 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from unittest.mock import patch
 
 import numpy as np
@@ -25,7 +26,9 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
-from fedpriv.experiments.options import entries
+from fedpriv.experiments.options import entries, kind_of
+from fedpriv.mechanisms import Bound
+from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.rng import Key
 from fedpriv.runs import loop
 from fedpriv.runs.backends import open_corpus, serial, serial_on
@@ -34,6 +37,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import PersonalLayers
 from fedpriv.training.work import Trainer
+from fedpriv.transform import Transform
 from simulations.reproduction.command import app as studies
 from tests.harness.command_line import CliRunner
 from tests.harness.tiny_bert import write_tiny_bert
@@ -288,10 +292,29 @@ def _output(program: Any, *argv: str) -> str:
 
 
 def options() -> Iterator[tuple[tuple[str, str], Any]]:
-    """Yield unit and method, and each option of theirs, as the product declares it."""
+    """Yield unit and method, and each option of theirs, as the product declares it.
+
+    Without kinds of parts that tests define.
+    """
+    bases = (Bound, Transform, Preconditioner)
+    foreign = {
+        kind_of(part)
+        for base in bases
+        for part in base.kinds.values()
+        if not part.__module__.startswith("fedpriv.")
+    } - {
+        kind_of(part)
+        for base in bases
+        for part in base.kinds.values()
+        if part.__module__.startswith("fedpriv.")
+    }
     for of, made in classes().items():
         for entry in entries(made):
-            yield of, entry
+            if entry.is_choice:
+                kept = tuple(kind for kind in entry.choices if kind not in foreign)
+                entry = replace(entry, hint=Literal[kept])  # pyright: ignore
+            if foreign.isdisjoint(kind for _, kind in entry.within):
+                yield of, entry
 
 
 def public_names() -> dict[str, list[str]]:
