@@ -554,7 +554,12 @@ class FilterPlan(_Guarantee):
     replays = False  # after a crash a query is asked again, as a new charge
 
     def check(self) -> None:
-        """Choose δ."""
+        """Choose δ, and refuse a unit of several examples: each query bounds single ones."""
+        if self.unit in ("owner", BY_EXAMPLE):
+            raise ValueError(
+                f"unit {self.unit!r}: a filter's queries bound single examples, or users; use one "
+                "of those, or a plan that is fixed"
+            )
         total = Event(kind="zcdp", rho=self.rho)
         object.__setattr__(self, "delta", delta_of(self.delta, self.num_users, total))
 

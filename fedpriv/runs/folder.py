@@ -208,7 +208,7 @@ class RunFolder:
             part = path / f".{name}.part"
             part.write_bytes(content)
             part.replace(path / name)
-        if begun.facts["kind"] != "fresh":
+        if "sha256" in begun.facts:
             write_tensors(path / START_FILE, begun.params, {"format": "fedpriv-start"})
         write_json(path / DOCUMENT, document)
         return cls(path, ledger, document, keep_last)

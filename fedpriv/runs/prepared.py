@@ -29,6 +29,7 @@ from fedpriv.checkpoints.tensor_files import (
     BY_USER,
     SELECTED,
     START_FILE,
+    params_sha256,
     read_sealed_model,
     released_models,
     write_tensors,
@@ -322,6 +323,8 @@ def start_run(
     if secure:
         refuse_start_without_privacy(components.plan, begun.facts, experiment.options())
         refuse_brought_weights(components.plan, begun.facts, experiment.options())
+        if components.plan.replays:  # from the very same params, which another root draws otherwise
+            begun = replace(begun, facts={"sha256": params_sha256(begun.params), **begun.facts})
     files, secret = read_task_files(components.task), secrets.token_bytes(32) if secure else None
     document = make_document(
         components,
@@ -398,7 +401,7 @@ def resume_run(
         root = Key.secure() if secure else Key.simulation(experiment.seed)
         folder.check_data(components.task)
         begun, facts = None, document["start"]
-        if facts["kind"] != "fresh":
+        if "sha256" in facts:
             begun = Start(params=read_sealed_model(path / START_FILE, facts["sha256"]), facts=facts)
         first, begun, cautions = _try(components, root, begun)
         if isinstance(given, Experiment) and (unused := describe_unused(document, given)):
