@@ -39,7 +39,7 @@ from fedpriv.training.algorithm import ArrayState, is_exact
 from fedpriv.training.devices import free_memory
 from fedpriv.training.stopping import interruptible, stop_if_asked
 from fedpriv.training.work import as_works
-from fedpriv.tree import Params
+from fedpriv.tree import Params, read_only_copy
 
 # Counts of charges that are priced, besides the last: enough to draw a curve of ε.
 _MOST_ACCOUNTED = 20
@@ -256,7 +256,9 @@ class _Loop:
     def _measured(self, params: Params | None, *, public: bool) -> Mapping[str, float | None]:
         """Return the measures of public or rostered users; None for each without params."""
         measures = self.components.task.measures
-        found = None if params is None else self.backend.evaluate(params, public=public)
+        found = None
+        if params is not None:  # a diagnostic that writes into them would be released
+            found = self.backend.evaluate(read_only_copy(params), public=public)
         return measured(figures_of(measures) if public else measures, found)
 
     def _complete_last_round(

@@ -153,3 +153,31 @@ def test_what_a_user_writes_into_what_it_is_given_reaches_nobody_else():
     found = contributed(Writes(), state, users, bound=Unbounded(), context=context).real()["w"]
     np.testing.assert_allclose(found, 2 * (1.0 + 100.0 + 3.0))
     assert not state["w"].any() and (ones["w"] == 1).all()
+
+
+def writes_and_takes_all(context, examples, key):
+    """Selects all, and writes into the round's own tensors."""
+    for given in (context.extra, context.multiplier):
+        for array in given.values():
+            torch.from_numpy(array).add_(float(examples.x[0, 0]))
+    return examples
+
+
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+@pytest.mark.parametrize("engine", ["plain", "many"])
+def test_what_a_selection_writes_reaches_nobody_else(engine):
+    users = {name: labelled(6, seed=seed) for seed, name in enumerate("abc")}
+    if engine == "plain":
+        work, params = Means(select=writes_and_takes_all), zeros(w=4)
+    else:
+        many = trainer_of(nn.Linear(4, 2), 4)
+        work = replace(many, select=writes_and_takes_all)
+        params = module_params(many.alone.module)
+    ones = {name: np.ones_like(array) for name, array in params.items()}
+    context = Context(extra=ones, multiplier=ones)
+    bound = Unbounded()
+    together = contributed(work, params, users, bound=bound, context=context).real()
+    alone = [contributed(work, params, users, [u], bound=bound, context=context) for u in users]
+    expected = {name: sum(one.real()[name] for one in alone) for name in params}
+    assert_near(together, expected)
+    assert all((array == 1).all() for array in ones.values())

@@ -8,7 +8,8 @@ user trains on copies of module and loss, which share the parameters and nothing
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -195,6 +196,20 @@ def put_back(kept: Kept) -> None:
     for parameter, data, trained in kept:
         parameter.data = data
         parameter.requires_grad_(trained)
+
+
+@contextmanager
+def parameters_apart(kept: Kept) -> Iterator[None]:
+    """Have parameters hold copies of their values meanwhile: the same objects, other memory.
+
+    A forward pass that writes into them, as of an embedding with a `max_norm`, reaches nobody else.
+    """
+    for parameter, data, _ in kept:
+        parameter.data = data.clone()
+    try:
+        yield
+    finally:
+        put_back(kept)
 
 
 # Shorter tensors of a loss are settings, such as weights of classes.

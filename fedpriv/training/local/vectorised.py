@@ -284,7 +284,7 @@ class VectorisedTrainer(Trainer):
             work = None
             own = key.fold(user_id)
             with contributing_zero_on_failure(), own_stream(own, None):
-                examples = self.examples(users.data, user_id, request.context, own)
+                examples = self.examples(users.data, user_id, request.context.copied(), own)
                 work = self.prepare(request.params, examples, own)
             if work is not None:
                 yield work

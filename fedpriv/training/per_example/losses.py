@@ -26,7 +26,12 @@ from fedpriv.rng import Key
 from fedpriv.training.dp_agd import move_along
 from fedpriv.training.local.indices import IndicesWithin
 from fedpriv.training.local.module import load_params, model_inputs, model_targets
-from fedpriv.training.local.module_state import Loss, copied_apart
+from fedpriv.training.local.module_state import (
+    Loss,
+    copied_apart,
+    kept_parameters,
+    parameters_apart,
+)
 from fedpriv.training.local.sgd import as_tensor
 from fedpriv.training.stopping import end_if_interrupted
 from fedpriv.training.streams import own_stream
@@ -208,13 +213,13 @@ def evaluation_losses(
 
     def alone(place: int) -> float:
         try:
-            with own_stream(None, x.device):
+            with own_stream(None, x.device), parameters_apart(kept):
                 return float(single()(x[place], y[place]))
         except Exception as error:  # of this example: the others have their losses
             end_if_interrupted(error)
             return math.nan
 
-    found = np.empty(len(x))
+    found, kept = np.empty(len(x)), kept_parameters(module)
     with torch.no_grad():
         try:
             for start in range(0, len(x), chunk):

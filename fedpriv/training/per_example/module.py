@@ -40,7 +40,7 @@ from fedpriv.training.devices import bytes_at_once, kept_bytes, usable_device
 from fedpriv.training.dp_agd import move_along
 from fedpriv.training.failures import KeepsStateError, contributing_zero_on_failure
 from fedpriv.training.local.module import check_module, load_params, model_inputs, model_targets
-from fedpriv.training.local.module_state import copied_apart, kept_parameters, put_back
+from fedpriv.training.local.module_state import copied_apart, kept_parameters, parameters_apart
 from fedpriv.training.per_example.example_sum import ExampleGradients, Examples
 from fedpriv.training.per_example.losses import (
     Loss,
@@ -514,7 +514,7 @@ def _gradients(value: Tensor, own: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
-    """Return updates that are made one after the other, each on a new copy.
+    """Return updates that are made one after the other, each on a new copy, parameters included.
 
     Args:
         module: At its own parameters.
@@ -528,12 +528,10 @@ def _by_loop(module: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Updates:
     for place in range(len(x)):
         one = slice(place, place + 1)
         copied, own_loss = copied_apart(module, loss)
-        try:
+        with parameters_apart(kept):
             with torch.enable_grad():
                 value = own_loss(copied(x[one]), y[one])
             found = _gradients(-value, own.values())
-        finally:
-            put_back(kept)
         for name, update in zip(own, found, strict=True):
             made[name][place] = update
     return {name: (rows,) for name, rows in made.items()}

@@ -94,6 +94,21 @@ def test_what_the_module_keeps_does_not_reach_the_next_example(between, way):
     assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
 
 
+def into_weights(module, h):
+    """As an embedding with a `max_norm` does."""
+    with torch.no_grad():
+        module.above.weight.add_(0.1 * float(h.detach().mean()))
+    return h
+
+
+def test_what_a_forward_pass_writes_into_weights_does_not_reach_the_next_example():
+    gradients, params = made(Layer(into_weights), way="loop")
+    total = example_sum(gradients, params, EVERYBODY, BOUND)
+    singles = [example_sum(gradients, params, np.array([i]), BOUND) for i in EVERYBODY]
+    assert gap({n: sum(one[n] for one in singles) for n in params}, total) < 1e-6
+    assert furthest(gradients, params, EVERYBODY) <= BOUND.l2_bound * (1 + 1e-5)
+
+
 @pytest.mark.parametrize("way", [None, *WAYS])
 @pytest.mark.parametrize("between", [in_an_object, closed_over(), counter_of_the_class])
 def test_what_is_kept_where_no_copy_reaches_is_refused(between, way):
