@@ -62,6 +62,8 @@ TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experime
 
 #: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
 AUTOMATIC = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
+#: Fields of every experiment that are no options.
+_COMMON = ("name", "description", "statistics", "refine", "presets")
 #: Options that came later, each with the value at which it does nothing.
 _NEUTRAL: Mapping[str, Option] = {
     "local.local_steps": None,
@@ -310,9 +312,9 @@ class Experiment(ABC):
         task: Any = self.task
         if entries(type(task)):
             task = replace(task, **build_fields(type(task), values, task, "task."))
-        names = ("name", "description", "statistics", "refine", "presets")
-        rest = {name: getattr(self, name) for name in names}
-        found: Any = made(**rest, task=task, **build_fields(made, values))
+        own = {item.name for item in fields(made)} if made is type(self) else _COMMON
+        rest = {name: getattr(self, name) for name in own}  # fields that are no options stay
+        found: Any = made(**{**rest, "task": task, **build_fields(made, values)})
         there = found.options()
         left = tuple(name for name in self.automatic if name in there and name not in given)
         return replace(found, automatic=left)

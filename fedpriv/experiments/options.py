@@ -303,6 +303,12 @@ def check_fields(owner: Any) -> None:
         ValueError: For a value of another type than its option's or out of its range, or something
             else than one of the parts of its place (with those that there are).
     """
+    _check_places(owner)
+    convert_fields(owner)
+
+
+def _check_places(owner: Any) -> None:
+    """Refuse parts, and parts of parts, that are none of their place's."""
     for item in _fields(type(owner)):
         value = getattr(owner, item.name)
         # Not of a subclass: options are read by kind, which would put the base in its place.
@@ -312,7 +318,8 @@ def check_fields(owner: Any) -> None:
                 f"{item.name} {value!r} is no part of a {type(owner).__name__}; give one of "
                 f"{known}, or derive a class whose field {item.name} is typed to hold yours"
             )
-    convert_fields(owner)
+        if item.parts:
+            _check_places(value)
 
 
 def check_effect(owner: Any, name: str, other: str, *needed: Any) -> None:

@@ -242,7 +242,7 @@ class Privatizer(Part, ABC):
     def __init_subclass__(cls) -> None:
         """Refuse a class that draws, releases or is charged otherwise at its base's price."""
         super().__init_subclass__()
-        check_priced(cls, "draws", "release", "after_crash")
+        check_priced(cls, "draws", "release", "after_crash", "takes")
 
     @property
     @abstractmethod

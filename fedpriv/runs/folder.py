@@ -375,7 +375,7 @@ class RunFolder:
         (released, rest), attempt = state.save(), self.ledger.last_attempt
         metadata = {"round_num": str(state.round_num), "ledger_head": self.ledger.head}
         self.store.save(state.round_num, released, metadata)
-        more = {"attempt": str(attempt)} | {n: repr(value) for n, value in state.numbers.items()}
+        more = {"attempt": str(attempt)} | {n: repr(float(x)) for n, x in state.numbers.items()}
         save_state(self.path / "state.safetensors", rest, metadata | more)
         self.ledger.release(state.round_num, attempt, self.store.digest(state.round_num))
         self.store.prune()

@@ -161,8 +161,14 @@ def _add(total: Any, stack: Stack, bound: Bound, longest: float, context: Contex
 
 
 def template_with(own: Params, bound: Bound, clip_norm: float | None) -> Params:
-    """Return names and shapes of a sum: of a contribution, and of what the bound has users add."""
+    """Return names and shapes of a sum: of a contribution, and of what the bound has users add.
+
+    Raises:
+        ValueError: If both have a name: what a user adds would be in one tensor with its update.
+    """
     besides = bound.besides(np.ones(1), clip_norm)
+    if both := sorted(besides.keys() & own.keys()):
+        raise ValueError(f"{both[0]!r} is a tensor of the model and of {bound!r}; rename one")
     return {**own, **{name: rows[0].astype(np.float32) for name, rows in besides.items()}}
 
 
