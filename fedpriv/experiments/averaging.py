@@ -143,13 +143,12 @@ class Averaging(Experiment):
         Raises:
             ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
         """
-        limit, rows = limit_of(sampler, num_rounds), {}
-        if limit is not None:  # which only correlated noise asks for
-            rows = {"limit": limit, "momentum": server_momentum}
         mechanism = Mechanism(
             sampler=sampler,
             bound=bound,
-            privatizer=self.noise.privatizer(calibrates=private, **rows),
+            privatizer=self.noise.privatizer(
+                calibrates=private, limit=limit_of(sampler, num_rounds), momentum=server_momentum
+            ),
             micro_batch=micro_batch,
         )
         plan = Plan(

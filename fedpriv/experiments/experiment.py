@@ -272,6 +272,10 @@ class Experiment(ABC):
             kept |= {short: kept[path] for path, short in moved.items() if short in known}
         read = names.read(given, kept)
         before, kinds = self.options(), names.kinds({**kept, **read})
+        if made is not type(self):  # a batch of 200.0 examples is 200 where it is a whole number
+            for entry in names.entries:
+                if entry.path in kept and entry.exists(kinds) and not entry.is_choice:
+                    kept[entry.path] = entry.coerce(entry.path, kept[entry.path])
         for name, value in self.presets.items():
             if not self._names.find(name):
                 raise self._names.unknown(name)

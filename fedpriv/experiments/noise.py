@@ -1,6 +1,6 @@
 """Noise on the sum of bounded updates, independent or correlated over rounds, as parts.
 
-A new noise is a `Privatizer` and a part that makes it, named in `Noise`.
+A new noise is a `Privatizer` and a `Noise` that makes it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,37 @@ if TYPE_CHECKING:
     from fedpriv.mechanisms.correlated.noise import Strategy
 
 
+class Noise(Part, ABC):
+    """Base of noise; a class that states its `kind` is one that experiments take."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def privatizer(
+        self,
+        *,
+        calibrates: bool = True,
+        limit: Participation | None = None,
+        momentum: float = 0.0,
+    ) -> Privatizer:
+        """Return the noise; of multiplier 1 where `calibrated` finds another.
+
+        Args:
+            calibrates: Whether there will be an ε to calibrate to.
+            limit: Rounds in which one user may take part, where the sampler limits them.
+            momentum: Server momentum, for which a strategy is optimised.
+
+        Raises:
+            ValueError: If nothing says how much noise.
+        """
+
+    @abstractmethod
+    def calibrated(self, plan: Plan) -> Plan:
+        """Return a plan of this noise, calibrated to its target or ended by it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussianNoise(Part):
+class GaussianNoise(Noise):
     """Gaussian noise on the sum of bounded updates.
 
     Attributes:
@@ -42,16 +71,7 @@ class GaussianNoise(Part):
         limit: Participation | None = None,
         momentum: float = 0.0,
     ) -> Privatizer:
-        """Return the noise; of multiplier 1 where `calibrated` finds another.
-
-        Args:
-            calibrates: Whether there will be an ε to calibrate to.
-            limit: Rounds in which one user may take part, where the sampler limits them.
-            momentum: Server momentum, for which a strategy is optimised.
-
-        Raises:
-            ValueError: If neither says how much noise.
-        """
+        """Return the noise; see `Noise.privatizer`."""
         return Gaussian(noise_multiplier=self._multiplier(calibrates))
 
     def calibrated(self, plan: Plan) -> Plan:
@@ -76,7 +96,7 @@ class GaussianNoise(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoNoise(Part):
+class NoNoise(Noise):
     """Sums are released as they are."""
 
     kind: ClassVar[str] = "none"
@@ -209,6 +229,3 @@ class BufferedNoise(CorrelatedNoise):
 def _rows(limit: Participation) -> int:
     assert limit.num_rows is not None
     return limit.num_rows
-
-
-Noise = GaussianNoise | NoNoise | TreeNoise | BandedNoise | BufferedNoise

@@ -1,10 +1,11 @@
 """Sampling of cohorts of users, and of batches of examples, as parts.
 
-A new way to draw cohorts is a `Sampler` and a part that makes it, named in `Cohorts` or `Batches`.
+A new way to draw is a `Sampler`, and `Cohorts` or `Batches` that make it.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -14,8 +15,36 @@ from fedpriv.privacy.sampling import CyclicSampler, Sampler, SeparatedSampler, s
 from fedpriv.ranges import Range
 
 
+class Cohorts(Part, ABC):
+    """Base of draws of users; a class that states its `kind` is one that experiments take."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def sampler(self, num_users: int, num_rounds: int) -> Sampler:
+        """Return the sampler.
+
+        Raises:
+            ValueError: If its options do not fit so many users.
+        """
+
+
+class Batches(Part, ABC):
+    """Base of draws of examples; a class that states its `kind` is one that experiments take."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def sampler(self, num_examples: int, batch_size: float, num_steps: int) -> Sampler:
+        """Return the sampler.
+
+        Raises:
+            ValueError: If its options do not fit so many examples.
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonCohorts(Part):
+class PoissonCohorts(Cohorts):
     """Independent Bernoulli draws of users.
 
     Attributes:
@@ -38,7 +67,7 @@ class PoissonCohorts(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedCohorts(Part):
+class FixedCohorts(Cohorts):
     """A fixed number of users each round, uniformly at random.
 
     Attributes:
@@ -63,7 +92,7 @@ def _size(cohort: float | None, num_users: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedCohorts(Part):
+class SeparatedCohorts(Cohorts):
     """Cohorts among users whose last round is at least a separation back.
 
     Attributes:
@@ -99,7 +128,7 @@ class SeparatedCohorts(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CyclicCohorts(Part):
+class CyclicCohorts(Cohorts):
     """Groups that take turns, whole or with independent draws within.
 
     Attributes:
@@ -129,7 +158,7 @@ class CyclicCohorts(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoissonBatches(Part):
+class PoissonBatches(Batches):
     """Independent Bernoulli draws of examples."""
 
     kind: ClassVar[str] = "poisson"
@@ -140,7 +169,7 @@ class PoissonBatches(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedBatches(Part):
+class FixedBatches(Batches):
     """A fixed number of examples each step, uniformly at random."""
 
     kind: ClassVar[str] = "fixed"
@@ -155,7 +184,7 @@ class FixedBatches(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeparatedBatches(Part):
+class SeparatedBatches(Batches):
     """Batches among examples whose last step is at least a separation back.
 
     Attributes:
@@ -179,7 +208,7 @@ class SeparatedBatches(Part):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CyclicBatches(Part):
+class CyclicBatches(Batches):
     """Groups that take turns; of larger groups than batches, independent draws within.
 
     Attributes:
@@ -212,7 +241,3 @@ def limit_of(sampler: Sampler, num_rounds: int) -> Participation | None:
     """Return how often and how far apart one user takes part; None for no limit."""
     limit = getattr(sampler, "participation", None)
     return None if limit is None else replace(limit, num_rows=num_rounds)
-
-
-Cohorts = PoissonCohorts | FixedCohorts | SeparatedCohorts | CyclicCohorts
-Batches = PoissonBatches | FixedBatches | SeparatedBatches | CyclicBatches

@@ -226,6 +226,14 @@ def test_a_word_in_the_place_of_a_part_is_refused_with_the_parts():
         FederatedExperiment(name="x", description="", precondition="local")
 
 
+def test_a_whole_number_of_another_method_is_one_where_only_such_are_taken():
+    """Expected batches are of 200.0 examples, permuted ones of 200."""
+    experiment = load_experiment("dp-sgd-cifar").with_options({"method": "bolt-on"})
+    assert (experiment.batch_size, type(experiment.batch_size)) == (200, int)
+    with pytest.raises(ValueError, match="batch"):
+        load_experiment("dp-sgd-cifar").with_options({"batch-size": 200.5, "method": "bolt-on"})
+
+
 def test_presets_of_a_method_are_left_out_of_another():
     averaging = CentralExperiment(
         name="x", description="", task=lambda experiment: None, presets={"public-batch": 8}

@@ -8,14 +8,14 @@ import pytest
 
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.noise import GaussianNoise, NoNoise
+from fedpriv.experiments.noise import Noise
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Privatizer, noised_mean
 from fedpriv.optimizers import Optimizer, ServerSgd, Sgd
-from fedpriv.parts import Part, PositiveFloat
+from fedpriv.parts import PositiveFloat
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
@@ -56,7 +56,7 @@ class TwoDraws(Privatizer):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwiceDrawn(Part):
+class TwiceDrawn(Noise):
     """Noise of two draws.
 
     Attributes:
@@ -66,7 +66,7 @@ class TwiceDrawn(Part):
     kind: ClassVar[str] = "two-draws"
     strength: PositiveFloat = 1.0
 
-    def privatizer(self, *, calibrates=True):
+    def privatizer(self, *, calibrates=True, **given):
         return TwoDraws(noise_multiplier=self.strength)
 
     def calibrated(self, plan):
@@ -107,13 +107,11 @@ class Backwards(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class ByUser(FederatedExperiment):
-    noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
     server: ServerSgd | Backwards = ServerSgd()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByExample(CentralExperiment):
-    noise: GaussianNoise | NoNoise | TwiceDrawn = GaussianNoise()
     preconditioner: Preconditioner | Doubling = Preconditioner()
     optimizer: Sgd | Backwards = Sgd()
 

@@ -107,14 +107,14 @@ def test_every_option_that_a_chosen_part_reads_moves_the_root(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY_MADE)
 def test_nothing_else_of_an_experiment_moves_the_root(name):
-    """No default that is spelled out, no option that is not there, no name, no list of backends."""
+    """No default that is spelled out, no option that is not there, no name."""
     experiment = replace(READY_MADE[name], automatic=())
     before = digest(experiment)
     assert digest(experiment.with_options(experiment.options())) == before
     assert digest(experiment.restored(experiment.options())) == before
     assert digest(experiment.with_options({"delta": experiment.delta, "eval-every": 3})) == before
     for change in (
-        {"name": "another"}, {"description": "Another."}, {"backends": ("serial",)},
+        {"name": "another"}, {"description": "Another."},
         {"presets": {"target-epsilon": 3.0}}, {"automatic": ("rounds",)},
     ):  # fmt: skip
         assert digest(replace(experiment, **change)) == before, change
