@@ -22,6 +22,7 @@ class Noise(Part, ABC):
     """Base of noise; a class that states its `kind` is one that experiments take."""
 
     __slots__ = ()
+    kind: ClassVar[str]
 
     @abstractmethod
     def privatizer(
