@@ -141,7 +141,16 @@ ELSEWHERE = {
     "preconditioner.side_information": "tests/oracles/test_adadps.py",  # names of a task
     "precondition.side_information own": "tests/oracles/test_combinations.py",
     "preconditioner public-own": "tests/mechanisms/test_preconditioners.py",
-    "example averaging bound adaptive": "tests/experiments/test_experiment.py",  # is refused
+    **dict.fromkeys(  # is refused
+        (
+            "example averaging bound adaptive",
+            *(
+                f"example averaging bound.{name}"
+                for name in ("least", "most", "quantile", "rate", "count_weight")
+            ),
+        ),
+        "tests/experiments/test_experiment.py",
+    ),
     # A loss's last bit, which is the machine's, may turn the draws of a choice.
     "user agd num_steps": "tests/oracles/test_dp_agd.py",
     "example averaging aggregate opa": "tests/oracles/test_recycling.py::test_outputs",

@@ -26,7 +26,9 @@ from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
+from fedpriv.experiments.noise import Noise
 from fedpriv.experiments.options import entries, kind_of
+from fedpriv.experiments.sampling import Batches, Cohorts
 from fedpriv.mechanisms import Bound
 from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.rng import Key
@@ -296,7 +298,7 @@ def options() -> Iterator[tuple[tuple[str, str], Any]]:
 
     Without kinds of parts that tests define.
     """
-    bases = (Bound, Transform, Preconditioner)
+    bases = (Bound, Transform, Preconditioner, Noise, Cohorts, Batches)
     foreign = {
         kind_of(part)
         for base in bases
