@@ -1,6 +1,6 @@
 """A new part is one class: where a place is typed as its base, nothing else names it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -9,13 +9,15 @@ import pytest
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import Noise
+from fedpriv.experiments.sampling import Batches, Cohorts, PoissonCohorts
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Privatizer, noised_mean
 from fedpriv.optimizers import Optimizer, ServerSgd, Sgd
-from fedpriv.parts import PositiveFloat
+from fedpriv.parts import Between, PositiveFloat
+from fedpriv.privacy.sampling import sampler_of
 from fedpriv.rng import Key
 from fedpriv.runs.backends import serial
 from fedpriv.runs.loop import rounds
@@ -73,6 +75,36 @@ class TwiceDrawn(Noise):
         return plan
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCohorts(Cohorts):
+    """Independent draws of a share of all users.
+
+    Attributes:
+        share: Of them.
+    """
+
+    kind: ClassVar[str] = "shared"
+    share: Between = 0.5
+
+    def sampler(self, num_users, num_rounds):
+        return sampler_of("poisson", num_users, self.share * num_users)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedBatches(Batches):
+    """Independent draws of a share of all examples.
+
+    Attributes:
+        share: Of them.
+    """
+
+    kind: ClassVar[str] = "shared"
+    share: Between = 0.5
+
+    def sampler(self, num_examples, batch_size, num_steps):
+        return sampler_of("poisson", num_examples, self.share * num_examples)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Doubling(Preconditioner):
     """Doubles updates.
@@ -125,7 +157,7 @@ def made(unit, options):
     options = {called.get(name, name): value for name, value in options.items()}
     given = {"name": "ours", "description": "", "delta": 1e-3}
     if unit == "user":
-        return ByUser(**given, rounds=2).with_options({"cohort": 6.0, **options})
+        return ByUser(**given, rounds=2, sampling=PoissonCohorts(cohort=6.0)).with_options(options)
     task = {"task": lambda experiment: sixty(), "batch_size": 6, "steps": 2}
     return ByExample(**given, **task).with_options(options)
 
@@ -160,6 +192,29 @@ def test_a_noise(last):
     assert any(not np.array_equal(params[name], other[name]) for name in params)
     with refuses(ValueError, "two-draws"):
         last(noise="two-draws", bound="none")
+
+
+REFUSED = [
+    {"sampling": "fixed", "relation": "add-remove"}, {"sampling": "separated"},
+    {"sampling": "cyclic"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", REFUSED)
+def test_a_noise_that_no_accountant_prices_with_a_sampling_is_refused(last, options):
+    with refuses(ValueError):
+        last(noise="two-draws", **options)
+
+
+def test_a_sampling(last):
+    """It is drawn from and priced as the sampler that it makes."""
+    shared, _ = last(sampling="shared", share=0.25, noise_multiplier=2.0)
+    sampler = shared.plan.live_mechanism.sampler
+    assert sampler.expected_cohort_size == 0.25 * sampler.num_users
+    plain, _ = last(noise_multiplier=2.0)
+    smaller = replace(shared.plan.live_mechanism, sampler=plain.plan.live_mechanism.sampler)
+    assert replace(shared.plan, mechanism=smaller).total() == plain.plan.total()
+    assert shared.plan.total() != plain.plan.total()
 
 
 def test_a_preconditioner(last):

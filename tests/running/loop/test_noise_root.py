@@ -1,7 +1,8 @@
 """Two simulations at one seed add independent noise, unless they are the same mechanism."""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.experiment import methods_of
 from fedpriv.experiments.load import find_experiments
-from fedpriv.mechanisms import preconditioners
+from fedpriv.mechanisms import Clip, preconditioners
 from fedpriv.rng import Key
 from fedpriv.runs import folder
 from fedpriv.runs.document import read_document
@@ -120,6 +121,13 @@ def test_nothing_else_of_an_experiment_moves_the_root(name):
         assert digest(replace(experiment, **change)) == before, change
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Longest(Clip):
+    """A user-defined bound."""
+
+    kind: ClassVar[str] = "longest"
+
+
 class Derived(FederatedExperiment):
     """An experiment whose parts may be user-defined."""
 
@@ -128,6 +136,7 @@ def test_the_name_stands_for_code_that_cannot_be_hashed():
     experiment = READY_MADE["dp-fedavg-tags"]
     derived = Derived(**{f.name: getattr(experiment, f.name) for f in fields(experiment)})
     for change in (
+        {"bound": Longest(l2_clip_norm=0.5)},
         {"task": lambda experiment: None},
         {"refine": lambda made: made},
         {"statistics": preconditioners.adagrad(regulariser=1.0)},
