@@ -38,7 +38,6 @@ from harness.figures import Entry
 from harness.worker_process import WorkerError, WorkerProcess
 from jobs.cifar_job import NUM_USERS
 
-HERE = Path(__file__).resolve().parent
 COHORTS = {"cifar": 50, "words": 20}
 PARTS = ("same", "best", "plumbing", "plumbing-dp", "cifar", "words")
 Answer = TypeVar("Answer")
@@ -245,9 +244,10 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, help="users a round of cifar and words")
     parser.add_argument("--only", action="append", help="pattern of contestants' names")
     parser.add_argument("--size", type=int, action="append", help="of plumbing, instead of all")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
+    parser.add_argument("--results", type=Path, help="folder; with --smallest a temporary one")
     parser.add_argument("--smallest", action="store_true", help="show that all runs, fast")
     arguments = parser.parse_args()
+    arguments.results = figures.results_folder(arguments.results, smallest=arguments.smallest)
     if arguments.smallest:
         arguments.blocks, arguments.block_seconds, arguments.warm_up = 1, 0.0, 1
         arguments.size = [contestants.PLUMBING_SIZES[0]]

@@ -51,7 +51,6 @@ from fedpriv.training.per_example.linear import SoftmaxGradients
 from fedpriv.training.work import Attempt, Users, as_works
 from fedpriv.tree import Params
 
-RESULTS = Path(__file__).resolve().parent / "results"
 PARTS = ("path", "linear", "best", "words", "cifar", "users")
 
 
@@ -310,11 +309,12 @@ def main() -> None:
     options.add_argument("--gpus", type=int, help="of Ray's workers, by default all there are")
     options.add_argument("--blocks", type=int, default=5)
     options.add_argument("--smallest", action="store_true", help="show that all runs, fast")
-    options.add_argument("--results", type=Path, default=RESULTS)
+    options.add_argument("--results", type=Path, help="folder; with --smallest a temporary one")
     arguments = options.parse_args()
     if unknown := set(arguments.parts) - set(PARTS):
         options.error(f"parts {', '.join(sorted(unknown))} are not known; use {', '.join(PARTS)}")
     arguments.blocks = 1 if arguments.smallest else arguments.blocks
+    arguments.results = figures.results_folder(arguments.results, smallest=arguments.smallest)
     device = usable_device(arguments.device)
     number = arguments.gpus or (torch.cuda.device_count() if device.type == "cuda" else 2)
     lines = [
@@ -326,7 +326,6 @@ def main() -> None:
     ]
     if device.type == "cpu":
         lines += ["**Not measured on a GPU**: this is the device path on the processor.", ""]
-    arguments.results.mkdir(parents=True, exist_ok=True)
     for part in arguments.parts or PARTS:
         tell(part)
         try:

@@ -22,9 +22,8 @@ import time
 from pathlib import Path
 from statistics import median
 
-from harness import machine
+from harness import figures, machine
 
-RESULTS = Path(__file__).resolve().parent / "results"
 NAME = "dp-fedavg-tags"
 
 
@@ -39,8 +38,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of the second table")
     parser.add_argument("--users", type=int, default=300)
     parser.add_argument("--smallest", action="store_true", help="seconds: whether it works at all")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="folder; with --smallest a temporary one")
     given = parser.parse_args()
+    given.results = figures.results_folder(given.results, smallest=given.smallest)
     if given.smallest:
         given.trials, given.rounds, given.long_rounds, given.repeats, given.users = 2, 2, 2, 1, 8
         given.long_trials = 2
@@ -52,7 +52,6 @@ def main() -> None:
         }
     for name, rows in found.items():
         print(name, json.dumps(rows))
-    given.results.mkdir(parents=True, exist_ok=True)
     document = {"machine": machine.describe(), "smallest": given.smallest, **found}
     (given.results / "study_runner.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
 

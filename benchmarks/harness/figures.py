@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -12,6 +13,7 @@ from harness import machine
 from harness.contestants import Contestant
 from harness.worker_process import Block
 
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 COLOURS = {"fedpriv": "#0b6e4f", "flower": "#c77d0a", "pfl": "#4a6fa5", "none": "#555555"}
 
 
@@ -222,6 +224,17 @@ def plot(sections: list[tuple[str, list[Entry]]], file: Path) -> None:
     axes[-1, 0].set_xlabel(label, fontsize=8)
     figure.savefig(file, dpi=140)
     pyplot.close(figure)
+
+
+def results_folder(given: Path | None, *, smallest: bool) -> Path:
+    """Return the folder of results, by default the committed ones.
+
+    A run that only shows that everything runs writes to a new folder: its values mean nothing.
+    """
+    if given is None:
+        given = Path(tempfile.mkdtemp(prefix="fedpriv-smallest-")) if smallest else RESULTS
+    given.mkdir(parents=True, exist_ok=True)
+    return given
 
 
 def where() -> list[str]:
