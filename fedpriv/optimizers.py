@@ -35,7 +35,7 @@ def _no_steps() -> Tensors:
 
 
 class Optimizer(Transform):
-    """Base of optimisers."""
+    """Base of optimisers; a class that states its `kind` is one that experiments take."""
 
     __slots__ = ()
 
@@ -43,6 +43,14 @@ class Optimizer(Transform):
     def past_of_sums(self) -> float:
         """β where steps are along sums of the past with weights β^k; 0 for what is not linear."""
         return 0.0
+
+    def check_rounds(self, num_rounds: int) -> None:
+        """Refuse options without an effect in so many rounds.
+
+        Raises:
+            ValueError: If there is one.
+        """
+        return
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +62,7 @@ class Sgd(Optimizer):
     """
 
     kind: ClassVar[str] = "sgd"
-    learning_rate: PositiveFloat = 0.1
+    learning_rate: PositiveFloat = 1.0
 
     def next(self, update: Tensors, state: State) -> tuple[Tensors, State]:
         """Return the step."""
@@ -75,7 +83,7 @@ class Momentum(Optimizer):
     """
 
     kind: ClassVar[str] = "momentum"
-    learning_rate: PositiveFloat = 0.1
+    learning_rate: PositiveFloat = 1.0
     momentum: Fraction = 0.9
 
     @property
@@ -140,6 +148,14 @@ class Ftrl(Momentum):
     kind: ClassVar[str] = "ftrl"
     restart: PositiveInt | None = None
 
+    def check_rounds(self, num_rounds: int) -> None:
+        """Refuse a restart that never comes."""
+        if self.restart is not None and self.restart >= num_rounds:
+            raise ValueError(
+                f"restart {self.restart} restarts nothing in {num_rounds} rounds; give fewer, or "
+                "leave it out"
+            )
+
     def init(self, params: Tensors) -> State:
         """Return sums of zero."""
         return {"sum": _zeros(params), "velocity": _zeros(params), "count": _no_steps()}
@@ -168,7 +184,7 @@ class AdaptiveOptimizer(Optimizer):
 
     Attributes:
         learning_rate: Step size of every coordinate, however small its mean: try 0.01 to 0.2.
-        adaptivity: Added to √v.
+        adaptivity: Added to √v; of a server 1e-3 is usual.
     """
 
     learning_rate: PositiveFloat = 0.1
@@ -289,67 +305,6 @@ class Rmsprop(AdaptiveOptimizer):
         keep = np.float32(self.second_decay)
         moment *= keep
         moment += (np.float32(1) - keep) * np.square(gradient)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSgd(Sgd):
-    """Plain steps, with a server's defaults."""
-
-    learning_rate: PositiveFloat = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerMomentum(Momentum):
-    """Steps along a decayed sum of the past, with a server's defaults."""
-
-    learning_rate: PositiveFloat = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerEmaMomentum(EmaMomentum):
-    """Steps along an average of the past, with a server's defaults."""
-
-    learning_rate: PositiveFloat = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFtrl(Ftrl):
-    """Steps from where training began (DP-FTRL), with a server's defaults."""
-
-    learning_rate: PositiveFloat = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAdam(Adam):
-    """Adam, with a server's defaults."""
-
-    adaptivity: PositiveFloat = 1e-3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerYogi(Yogi):
-    """Yogi, with a server's defaults."""
-
-    adaptivity: PositiveFloat = 1e-3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerAdagrad(Adagrad):
-    """Adagrad, with a server's defaults."""
-
-    adaptivity: PositiveFloat = 1e-3
-
-
-ServerOptimizer = (
-    ServerSgd
-    | ServerMomentum
-    | ServerEmaMomentum
-    | ServerAdam
-    | ServerFtrl
-    | ServerYogi
-    | ServerAdagrad
-)
-GradientOptimizer = Sgd | Momentum | EmaMomentum | Adam | Rmsprop | Adagrad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from fedpriv.datasets.user_ids import check_distinct
 from fedpriv.experiments.experiment import Components
 from fedpriv.measures import Measure
 from fedpriv.mechanisms.preconditioners import Preconditioner
-from fedpriv.optimizers import ServerSgd
+from fedpriv.optimizers import Sgd
 from fedpriv.privacy.plan import Plan
 from fedpriv.privacy.statement.coverage import FLOATS, KEY, Coverage
 from fedpriv.rng import Key
@@ -49,7 +49,7 @@ def averaging(
     out: str | Path | None = None,
     secure: bool = False,
     seed: int = 0,
-    optimizer: Transform = ServerSgd(),
+    optimizer: Transform = Sgd(),
     aggregate: Aggregate = Last(),
     anchor: str | Path | None = None,
     on_round: Callable[[int, Params], None] = lambda round_num, params: None,

@@ -33,7 +33,7 @@ from fedpriv.backends.flower.messages import reason_of
 from fedpriv.backends.flower.settings import client_app, read_out
 from fedpriv.backends.flower.strategy import GridBackend, GridSettings, connect
 from fedpriv.checkpoints.aggregates import Aggregate, Last
-from fedpriv.optimizers import ServerSgd
+from fedpriv.optimizers import Sgd
 from fedpriv.privacy.plan import Plan, plan_digest
 from fedpriv.transform import Transform
 from fedpriv.tree import Params
@@ -139,7 +139,7 @@ class UserLevelStrategy(Strategy):
         seed: int = 0,
         anchor: str | Path | None = None,
         settings: GridSettings | None = None,
-        optimizer: Transform = ServerSgd(),
+        optimizer: Transform = Sgd(),
         aggregate: Aggregate = Last(),
         diagnostics: bool = False,
     ) -> None:

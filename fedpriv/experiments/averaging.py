@@ -14,9 +14,9 @@ from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, 
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise, Noise
 from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.preconditioning import (
-    ExamplePreconditioner,
     Nowhere,
     Precondition,
+    PreconditionerRecipe,
     Surroundings,
     choose_preconditioner,
 )
@@ -29,10 +29,8 @@ from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.optimizers import (
     Factor,
-    GradientOptimizer,
+    Optimizer,
     Scheduled,
-    ServerOptimizer,
-    ServerSgd,
     Sgd,
     cyclic,
     inverse_root,
@@ -110,7 +108,7 @@ class Averaging(Experiment):
             return  # a cohort that was given may be everybody
         if isinstance(self.noise, CorrelatedNoise):
             if limit_of(sampler, 1) is None:
-                self.noise.privatizer()  # which says why
+                self.noise.privatizer(bound=self.bound)  # which says why
         else:
             check_relation(sampler.event(Gaussian(noise_multiplier=1.0)), self.neighbours())
 
@@ -147,7 +145,10 @@ class Averaging(Experiment):
             sampler=sampler,
             bound=bound,
             privatizer=self.noise.privatizer(
-                calibrates=private, limit=limit_of(sampler, num_rounds), momentum=server_momentum
+                bound=bound,
+                limit=limit_of(sampler, num_rounds),
+                calibrates=private,
+                momentum=server_momentum,
             ),
             micro_batch=micro_batch,
         )
@@ -182,7 +183,7 @@ class FederatedExperiment(Averaging):
     local: LocalSgd = LocalSgd()
     precondition: Precondition = Nowhere()
     release_preconditioner: Preconditioner = Preconditioner()
-    server: ServerOptimizer = ServerSgd()
+    server: Optimizer = Sgd()
 
     @property
     def most_examples(self) -> int:
@@ -283,12 +284,7 @@ class FederatedExperiment(Averaging):
 
     def make_components(self, task: Task) -> Components:
         """Return the components of federated averaging; see `Experiment.make_components`."""
-        restart = getattr(self.server, "restart", None)
-        if restart is not None and restart >= self.rounds:
-            raise ValueError(
-                f"server.restart {restart} restarts nothing in {self.rounds} rounds; give "
-                "fewer, or leave it out"
-            )
+        self.server.check_rounds(self.rounds)
         side = self.make_side_information(task)
         bound: Bound = self.bound
         adaptive = bound if bound.start is not None else None
@@ -409,9 +405,9 @@ class CentralExperiment(Averaging):
     steps: PositiveInt | None = None
     micro_batch: PositiveInt = 1
     sampling: Batches = PoissonBatches()
-    optimizer: GradientOptimizer = Sgd()
+    optimizer: Optimizer = Sgd(learning_rate=0.1)
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = "constant"
-    preconditioner: ExamplePreconditioner = Preconditioner()
+    preconditioner: Preconditioner | PreconditionerRecipe = Preconditioner()
     warm_start_epochs: NonNegativeInt = 0
     warm_start_rate: PositiveFloat = 0.1
 
@@ -473,6 +469,7 @@ class CentralExperiment(Averaging):
             ),
         )
         optimizer: Transform = self.optimizer
+        self.optimizer.check_rounds(steps)
         if self.schedule != "constant":
             factor = _FACTORS[self.schedule](steps)
             optimizer = Chain(transforms=(optimizer, Scheduled(factor=factor)))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from fedpriv.datasets.local_data import NodeData
@@ -15,7 +16,6 @@ from fedpriv.experiments.averaging import Averaging
 from fedpriv.experiments.experiment import Components, Experiment, Settings
 from fedpriv.experiments.options import naming_options
 from fedpriv.experiments.settings import settle
-from fedpriv.mechanisms.bounds import Rounded
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.trials import Trials
 from fedpriv.tasks.central import by_example
@@ -181,73 +181,50 @@ def build(
             check_heeded(experiment, made)
     with naming_options(experiment.field_names()):
         settled, settings = settle(experiment, made, known)
-        described = settled.make_components(made)
-        components = _refined(settled, described)
+        components = settled.make_components(made)
+        _check_bound(settled, components)
         _check_payable(components)
-    replaced = {
+    own = {
         **getattr(made, "user_defined", {}),
+        **_user_defined(components),
         **settled.user_defined(),
-        **_replaced(described, components),
     }
-    return replace(components, experiment=settled, settings=settings, user_defined=replaced)
+    return replace(components, experiment=settled, settings=settings, user_defined=own)
 
 
-_PARTS: Mapping[str, Callable[[Any], Any]] = {
-    "method": lambda made: made.algorithm,
-    "server": lambda made: made.algorithm.optimizer,
-    "aggregate": lambda made: made.algorithm.aggregate,
-    "precondition": lambda made: made.algorithm.preconditioner,
-    "sampling": lambda made: made.plan.mechanism.sampler,
-    "bound": lambda made: made.plan.mechanism.bound,
-    "noise": lambda made: made.plan.mechanism.privatizer,
+_OBJECTS = {
+    "method": "algorithm",
+    "server": "algorithm.optimizer",
+    "aggregate": "algorithm.aggregate",
+    "precondition": "algorithm.preconditioner",
+    "sampling": "plan.mechanism.sampler",
+    "bound": "plan.mechanism.bound",
+    "noise": "plan.mechanism.privatizer",
 }
-"""Parts of components that `refine` may replace, by the path of the option that names them."""
+"""Objects of components, by the path of the option that names them."""
 
 
-def _replaced(described: Components, refined: Components) -> dict[str, str]:
-    """Return what `refine` put in the place of what options describe, by their paths."""
+def _user_defined(made: Components) -> dict[str, str]:
+    """Return the names of classes that are not fedpriv's among components, by options' paths."""
     found: dict[str, str] = {}
-    for path, part in _PARTS.items():
+    for path, name in _OBJECTS.items():
         try:
-            before, after = part(described), part(refined)
+            made_of = type(attrgetter(name)(made))
         except AttributeError:  # of another algorithm, or an adaptive plan
             continue
-        if after is not before and not (path == "method" and type(after) is type(before)):
-            found[path] = type(after).__qualname__.partition(".<locals>")[0]
+        if not made_of.__module__.startswith("fedpriv."):
+            found[path] = made_of.__qualname__.partition(".<locals>")[0]
     return found
 
 
-def _refined(experiment: Experiment, made: Components) -> Components:
-    """Return components as an experiment refines them.
-
-    Raises:
-        ValueError: If the task or its trainer was replaced, or a bound of coordinates was given to
-            single examples.
-    """
-    if experiment.refine is None:
-        return made
-    refined: Any = experiment.refine(made)
-    for name in ("task", "trainer"):
-        if getattr(refined, name, None) is not getattr(made, name):
-            raise ValueError(
-                f"refine of {experiment.name!r} replaced the {name}, which workers and nodes make "
-                "for themselves from the experiment's task; let that task return yours"
-            )
-    bound = getattr(getattr(refined.plan, "mechanism", None), "bound", None)
+def _check_bound(experiment: Experiment, made: Components) -> None:
+    """Refuse a bound of coordinates of single examples, of which none is formed."""
+    bound = getattr(getattr(made.plan, "mechanism", None), "bound", None)
     if experiment.unit == "example" and bound and (bound.limits or bound.multiple_of):
         raise ValueError(
-            f"refine of {experiment.name!r} bounds by {bound!r}, which limits or rounds "
-            "coordinates; of single examples none is formed: give a bound of norms"
+            f"{experiment.name!r} bounds by {bound!r}, which limits or rounds coordinates; of "
+            "single examples none is formed: give a bound of norms"
         )
-    if bound is not None and bound.granularity is None and _is_rounded(made):
-        # The experiment's exact sum is an option of its own, whatever bounds what is summed.
-        mechanism = replace(refined.plan.mechanism, bound=Rounded(bound=bound))
-        refined = replace(refined, plan=replace(refined.plan, mechanism=mechanism))
-    return refined
-
-
-def _is_rounded(made: Components) -> bool:
-    return isinstance(getattr(getattr(made.plan, "mechanism", None), "bound", None), Rounded)
 
 
 def _check_payable(made: Components) -> None:

@@ -36,11 +36,13 @@ from fedpriv.experiments.options import (
     Option,
     OptionIndex,
     build_fields,
+    changed_of,
     check_choice,
     check_fields,
     entries,
     kebab,
     normalize,
+    parts_of,
     values_of,
 )
 from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom, name_start_file
@@ -63,7 +65,7 @@ TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experime
 #: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
 AUTOMATIC = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
 #: Fields of every experiment that are no options.
-_COMMON = ("name", "description", "statistics", "refine", "presets")
+_COMMON = ("name", "description", "statistics")
 #: Options that came later, each with the value at which it does nothing.
 _NEUTRAL: Mapping[str, Option] = {
     "local.local_steps": None,
@@ -114,14 +116,9 @@ class Experiment(ABC):
         seed: Of the simulation.
         eval_every: Rounds between evaluations; the last is always evaluated.
         statistics: User-defined moments and preconditioner, for preconditioner "public-own".
-        refine: Makes the components that run of those that the options describe, for a user-defined
-            privatizer, sampler, bound or preconditioner; None leaves them. It cannot replace the
-            task and its trainer: workers and nodes make those for themselves.
         automatic: Options whose values are chosen from the data's size when components are built,
             by their paths (`AUTOMATIC`); until then they have the values that hold where nothing
             can be chosen.
-        presets: Values of options of parts that `with_options` may choose later, where it is given
-            no others.
 
     Raises:
         ValueError: For a value that is not one of its option's or out of its range, or options that
@@ -140,9 +137,7 @@ class Experiment(ABC):
     seed: int = 0
     eval_every: PositiveInt = 10
     statistics: Statistics | None = field(default=None, repr=False)
-    refine: Callable[[Components], Components] | None = field(default=None, repr=False)
     automatic: tuple[str, ...] = field(default=(), compare=False)
-    presets: Mapping[str, Option] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check and convert every option."""
@@ -157,6 +152,9 @@ class Experiment(ABC):
     @abstractmethod
     def make_components(self, task: Any) -> Components:
         """Return what runs on a task: plan, algorithm and client work.
+
+        A derived class may make others. What users do is of `make_trainer`, which workers and nodes
+        call for themselves.
 
         Raises:
             ValueError: If the options do not fit together, or not the task.
@@ -213,12 +211,14 @@ class Experiment(ABC):
         return {n: v for n, v in self.options().items() if (n, v) not in _NEUTRAL.items()}
 
     def user_defined(self) -> dict[str, str]:
-        """Return the names of classes that are not fedpriv's among its parts, by their paths."""
-        parts = {name: value for name, value in vars(self).items() if isinstance(value, Part)}
-        return {
-            name: type(part).__qualname__.rpartition("<locals>.")[2]
-            for name, part in parts.items()
-            if name != "task" and not type(part).__module__.startswith("fedpriv.")
+        """Return the names of classes that are not fedpriv's: its own, and of parts by path."""
+        made, found = type(self), {}
+        if not made.__module__.startswith("fedpriv."):
+            found["experiment"] = made.__qualname__.rpartition("<locals>.")[2]
+        return found | {
+            path: type(part).__qualname__.rpartition("<locals>.")[2]
+            for path, part in parts_of(self)
+            if path.partition(".")[0] != "task" and not type(part).__module__.startswith("fedpriv.")
         }
 
     def entries(self) -> tuple[Entry, ...]:
@@ -265,23 +265,17 @@ class Experiment(ABC):
             for name, value in options.items()
             if names.find(name) or not self._is_elsewhere(made, name, value)
         }
-        kept = self._changed()
+        kept = changed_of(self)
         if made is not type(self):
             known = {entry.path for entry in names.entries}
             moved = {path: path.rpartition(".")[2] for path in kept if path not in known}
             kept |= {short: kept[path] for path, short in moved.items() if short in known}
         read = names.read(given, kept)
-        before, kinds = self.options(), names.kinds({**kept, **read})
+        kinds = names.kinds({**kept, **read})
         if made is not type(self):  # a batch of 200.0 examples is 200 where it is a whole number
             for entry in names.entries:
                 if entry.path in kept and entry.exists(kinds) and not entry.is_choice:
                     kept[entry.path] = entry.coerce(entry.path, kept[entry.path])
-        for name, value in self.presets.items():
-            if not self._names.find(name):
-                raise self._names.unknown(name)
-            for entry in names.find(name):  # none where another method is chosen that lacks it
-                if entry.exists(kinds) and entry.path not in before and entry.path not in read:
-                    kept[entry.path] = entry.coerce(name, value)
         # A given noise replaces a calibrated one and the other way round.
         for multiplier in ("noise.multiplier", "output_noise.noise_multiplier"):
             target = multiplier.partition(".")[0] + ".target_epsilon"
@@ -292,7 +286,8 @@ class Experiment(ABC):
         for one, other in (("steps", "epochs"), ("epochs", "steps")):
             if read.get(one) is not None and other not in read:
                 kept[other] = None
-        return self._build(made, {**kept, **read}, read)
+        at = self if made is type(self) else None
+        return self._build(made, {**kept, **read}, read, at)
 
     def restored(self, document: Mapping[str, Option]) -> Self:
         """Return the experiment with the options of a run folder or a row of results.
@@ -311,26 +306,21 @@ class Experiment(ABC):
         return classes()[self.unit, check_choice("method", method, methods_of(self.unit))]
 
     def _build(
-        self, made: type[Experiment], values: Mapping[str, Option], given: Mapping[str, Option]
+        self,
+        made: type[Experiment],
+        values: Mapping[str, Option],
+        given: Mapping[str, Option],
+        at: Experiment | None = None,
     ) -> Self:
         task: Any = self.task
         if entries(type(task)):
             task = replace(task, **build_fields(type(task), values, task, "task."))
         own = {item.name for item in fields(made)} if made is type(self) else _COMMON
         rest = {name: getattr(self, name) for name in own}  # fields that are no options stay
-        found: Any = made(**{**rest, "task": task, **build_fields(made, values)})
+        found: Any = made(**{**rest, "task": task, **build_fields(made, values, at)})
         there = found.options()
         left = tuple(name for name in self.automatic if name in there and name not in given)
         return replace(found, automatic=left)
-
-    def _changed(self) -> dict[str, Option]:
-        """Return the kinds of parts, and values that are not their defaults, by path."""
-        values = values_of(self)
-        return {
-            entry.path: values[entry.path]
-            for entry in entries(type(self))
-            if entry.exists(values) and (entry.is_choice or values[entry.path] != entry.default)
-        }
 
     def _is_elsewhere(self, made: type[Experiment], name: str, value: Option) -> bool:
         """Return whether a value says that there is none of an option of another method or task.

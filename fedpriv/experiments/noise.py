@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
 from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
@@ -28,15 +29,17 @@ class Noise(Part, ABC):
     def privatizer(
         self,
         *,
-        calibrates: bool = True,
+        bound: Bound,
         limit: Participation | None = None,
+        calibrates: bool = True,
         momentum: float = 0.0,
     ) -> Privatizer:
         """Return the noise; of multiplier 1 where `calibrated` finds another.
 
         Args:
-            calibrates: Whether there will be an ε to calibrate to.
+            bound: Of what is summed.
             limit: Rounds in which one user may take part, where the sampler limits them.
+            calibrates: Whether there will be an ε to calibrate to.
             momentum: Server momentum, for which a strategy is optimised.
 
         Raises:
@@ -68,8 +71,9 @@ class GaussianNoise(Noise):
     def privatizer(
         self,
         *,
-        calibrates: bool = True,
+        bound: Bound,
         limit: Participation | None = None,
+        calibrates: bool = True,
         momentum: float = 0.0,
     ) -> Privatizer:
         """Return the noise; see `Noise.privatizer`."""
@@ -118,8 +122,9 @@ class CorrelatedNoise(GaussianNoise, ABC):
     def privatizer(
         self,
         *,
-        calibrates: bool = True,
+        bound: Bound,
         limit: Participation | None = None,
+        calibrates: bool = True,
         momentum: float = 0.0,
     ) -> Privatizer:
         """Return the noise of a strategy made for a participation limit; see `GaussianNoise`.

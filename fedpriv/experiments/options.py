@@ -2,11 +2,10 @@
 
 A part (`fedpriv.parts`) is a frozen dataclass whose fields are options, each with a type that says
 its range, a default, and a line of help in the class's docstring, under "Attributes:". A field that
-is typed as a union of parts is a place for one of them, distinguished by their `kind`. One that is
-typed as a base takes each class of it that states a kind, wherever that is defined. The name of an
-option is its path, such as `noise.target_epsilon`; the kind of a part is set by the path of its
-place, such as `noise`. Any ending of a path that is unambiguous will do, and `-`, `_` and `.` are
-alike: `target-epsilon`.
+is typed as a part, or as a union of parts, is a place. It takes each of these, and each class
+derived from them that states a `kind`, wherever that is defined. The name of an option is its path,
+such as `noise.target_epsilon`; the kind of a part is set by the path of its place, such as `noise`.
+Any ending of a path that is unambiguous will do, and `-`, `_` and `.` are alike: `target-epsilon`.
 """
 
 from __future__ import annotations
@@ -260,9 +259,7 @@ def _parts(hint: Any) -> dict[str, type[Part]]:
     if not all(isinstance(member, type) and issubclass(member, Part) for member in members):
         return {}
     found: dict[str, type[Part]] = {}
-    if len(members) == 1:
-        members = _kinds_of(members[0])
-    for member in members:
+    for member in (kind for base in members for kind in _kinds_of(base)):
         if (other := found.setdefault(kind_of(member), member)) is not member:
             raise TypeError(
                 f"{other.__name__} and {member.__name__} both have kind {kind_of(member)!r}, by "
@@ -376,6 +373,29 @@ def values_of(owner: Any, prefix: str = "") -> dict[str, Option]:
     for entry in entries(type(owner), owner, prefix):
         if entry.exists(found):
             found[entry.path] = entry.default
+    return found
+
+
+def parts_of(owner: Any, prefix: str = "") -> Iterator[tuple[str, Part]]:
+    """Yield an instance's parts, and the parts of these, with their paths."""
+    for item in dataclasses.fields(owner):
+        part = getattr(owner, item.name)
+        if isinstance(part, Part):
+            yield prefix + item.name, part
+            if dataclasses.is_dataclass(part):
+                yield from parts_of(part, f"{prefix}{item.name}.")
+
+
+def changed_of(owner: Any, prefix: str = "") -> dict[str, Option]:
+    """Return the kinds of an instance's parts, and values that are not their class's, by path."""
+    found: dict[str, Option] = {}
+    for item in _fields(type(owner)):
+        path, value = prefix + item.name, getattr(owner, item.name)
+        if item.parts:
+            found |= {path: kind_of(value)} if item.entry else {}
+            found |= changed_of(value, f"{path}.")
+        elif value != item.default:
+            found[path] = value
     return found
 
 

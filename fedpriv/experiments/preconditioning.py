@@ -1,8 +1,7 @@
 """Preconditioners as parts: of side information, of public examples, or of past releases.
 
-A new preconditioner is a `Preconditioner`, for examples named in `ExamplePreconditioner` too; where
-it is made of the task, a recipe that makes it. New side information is a part that is named in
-`SideInformationPart`.
+A new preconditioner is a `Preconditioner`; of examples, where it is made of the task, a
+`PreconditionerRecipe`. New side information of public words is a `WordRule`.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ import numpy as np
 from fedpriv.experiments.options import kind_of
 from fedpriv.mechanisms import SideInformation, preconditioners, side_information
 from fedpriv.mechanisms.preconditioners import (
-    Delayed,
     Fixed,
     MirrorDescent,
-    PastReleases,
     Preconditioner,
     PublicGradient,
     PublicMoments,
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from fedpriv.tasks.central import CentralTask
 
 
-class WordRule(Part):
+class WordRule(Part, ABC):
     """Base of side information that follows from what is known of public words."""
 
     __slots__ = ()
@@ -157,7 +154,7 @@ class OwnMultipliers(Part):
         return side
 
 
-SideInformationPart = Rank | Frequency | TfIdf | OwnMultipliers
+SideInformationPart = WordRule | OwnMultipliers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -485,19 +482,3 @@ class CleanStatistics(PreconditionerRecipe):
             ),
         )
         return PreconditionerChoice(preconditioner=made, side_information=side, private=False)
-
-
-ExamplePreconditioner = (
-    Preconditioner
-    | KnownBeforehand
-    | AverageOfSquares
-    | BothAverages
-    | SumOfSquares
-    | OwnStatistics
-    | CleanStatistics
-    | DividedStep
-    | DividedMomentum
-    | PublicBatches
-    | Delayed
-    | PastReleases
-)

@@ -172,7 +172,7 @@ def which_model(
         if last_iterate:
             return f"the last iterate {after}"
         rule = run.options.get("aggregate", "none")
-        # `refine` may put in an aggregate that no option names.
+        # A derived experiment may have an aggregate that no option names.
         return f"the aggregate {after}" if rule == "none" else f"the '{rule}' aggregate {after}"
     name = describe_candidate(run.selection["selected"])
     if run.selection["selected"] not in PUBLIC_MODELS:

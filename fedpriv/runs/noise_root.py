@@ -18,7 +18,7 @@ The digest is of
   ledger, and is not drawn again by its seed;
 * the digests of a start from a file and of what the model keeps frozen;
 * the experiment's name where it runs user-defined code (a custom task, a derived class, a part that
-  is not fedpriv's, `refine`, `statistics`). Code is not read: two experiments that differ in
+  is not fedpriv's, `statistics`). Code is not read: two experiments that differ in
   functions or classes alone, such as a loss, need two names or two seeds. Runs that draw alike are
   not composed (`fedpriv.studies.runner.composed`).
 
@@ -155,9 +155,7 @@ def _trained(experiment: Experiment) -> dict[str, Any]:
     task, options = type(experiment.task), experiment.identity()
     custom = (
         not task.__module__.startswith("fedpriv.")
-        or not type(experiment).__module__.startswith("fedpriv.")
         or experiment.user_defined()
-        or experiment.refine
         or experiment.statistics
     )
     return {

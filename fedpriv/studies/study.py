@@ -410,8 +410,9 @@ class Resolver:
 
     def _key(self, method: str, experiment: Experiment, corpus: Corpus | None) -> str:
         start = experiment.options().get("start.file")
-        given = experiment.refine or experiment.statistics
-        custom = given or not all(map(_is_fedprivs, (experiment, experiment.task)))
+        custom = (
+            experiment.user_defined() or experiment.statistics or not _is_fedprivs(experiment.task)
+        )
         document = {
             "experiment": experiment.name,
             # Code is told by the name that the study gives it.

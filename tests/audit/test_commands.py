@@ -17,16 +17,19 @@ from dataclasses import replace
 import fedpriv
 from fedpriv.mechanisms.gaussian import Gaussian
 from tests.audit.broken import QuietGaussian
+from tests.harness.other_components import with_components
+
+
+def broken(made):
+    honest = made.plan.live_mechanism
+    quiet = replace(honest, privatizer=QuietGaussian(honest=honest.privatizer, part=0.1))
+    return replace(made, plan=replace(made.plan, mechanism=quiet))
 
 
 def quiet():
-    def refine(made):
-        honest = made.plan.live_mechanism
-        broken = replace(honest, privatizer=QuietGaussian(honest=honest.privatizer, part=0.1))
-        return replace(made, plan=replace(made.plan, mechanism=broken))
-
     options = dict(rounds=2, cohort=30, noise_multiplier=1.0, delta=0.001)
-    return replace(fedpriv.experiment("dp-fedavg-tags", **options), name="quiet", refine=refine)
+    plain = fedpriv.experiment("dp-fedavg-tags", **options)
+    return with_components(plain, broken, name="quiet")
 """
 
 

@@ -396,12 +396,3 @@ def test_it_is_a_name_of_the_command(by_name):
     found = figures("run", "lines:experiment", "--out", "run", "--backend", "children")
     assert found["backend"]["name"] == "children" and found["squared_error_public"] is not None
     assert verify_run("run").ok
-
-
-def test_what_workers_make_for_themselves_is_not_refined(page):
-    lines = page("lines")
-    for change in ({"trainer": lines.Descent(schedule=None)}, {"task": lines.Lines()}):
-        plain = lines.experiment()
-        own = replace(plain, refine=lambda made, change=change: replace(made, **change))
-        with refuses(ValueError, repr(own.name), *change):
-            build(own, None)

@@ -15,6 +15,7 @@ from fedpriv.experiments.noise import BandedNoise, GaussianNoise
 from fedpriv.experiments.options import _SUGGESTIONS, Entry, OptionIndex, entries
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise
+from fedpriv.optimizers import Adam, Momentum, Sgd
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
@@ -100,14 +101,19 @@ class TestOptions:
         assert made.noise == BandedNoise(target_epsilon=3.0)
         assert base().with_options({"bound": "normalise"}).bound == Normalise(l2_clip_norm=0.5)
 
-    def test_a_preset_holds_where_its_part_is_chosen(self):
-        made = FederatedExperiment(name="a", description="", presets={"ema-decay": 0.25})
-        assert made.with_options({"aggregate": "ema"}).aggregate.ema_decay == 0.25
-        given = made.with_options({"aggregate": "ema", "ema-decay": 0.5})
-        assert given.aggregate.ema_decay == 0.5
-        wrong = FederatedExperiment(name="a", description="", presets={"ema-decya": 0.25})
-        with refuses(ValueError, "ema-decya"):
-            wrong.with_options({"aggregate": "ema"})
+    def test_what_differs_from_its_class_stays_where_another_kind_has_the_option(self):
+        """An optimiser's usual rate is its own; that of an experiment is the experiment's."""
+        assert base().with_options({"server": "adam"}).server == Adam()
+        assert base(server_learning_rate=0.5).with_options({"server": "adam"}).server == Adam(
+            learning_rate=0.5
+        )
+        by_example = CentralExperiment(name="x", description="", task=lambda experiment: None)
+        assert by_example.optimizer == Sgd(learning_rate=0.1)
+        assert by_example.with_options({"optimizer": "momentum"}).optimizer == Momentum(
+            learning_rate=0.1
+        )
+        at_one = replace(by_example, optimizer=Sgd())
+        assert at_one.with_options({"seed": 1}).optimizer == Sgd()
 
     def test_a_document_with_an_unknown_option_is_refused(self):
         with refuses(ValueError, "emma"):
@@ -232,16 +238,6 @@ def test_a_whole_number_of_another_method_is_one_where_only_such_are_taken():
     assert (experiment.batch_size, type(experiment.batch_size)) == (200, int)
     with pytest.raises(ValueError, match="batch"):
         load_experiment("dp-sgd-cifar").with_options({"batch-size": 200.5, "method": "bolt-on"})
-
-
-def test_presets_of_a_method_are_left_out_of_another():
-    averaging = CentralExperiment(
-        name="x", description="", task=lambda experiment: None, presets={"public-batch": 8}
-    )
-    chosen = averaging.with_options({"method": "agd", "target-epsilon": 2.0})
-    assert chosen.method == "agd" and "preconditioner.public_batch" not in chosen.options()
-    with refuses(ValueError, "public-bach"):
-        replace(averaging, presets={"public-bach": 8}).with_options({"method": "agd"})
 
 
 @pytest.mark.parametrize("name", ["method", "method.kind"])

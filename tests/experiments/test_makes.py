@@ -15,7 +15,7 @@ from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
 from fedpriv.mechanisms.preconditioners import Preconditioner, Preconditioning
 from fedpriv.mechanisms.privatizer import Privatizer, noised_mean
-from fedpriv.optimizers import Optimizer, ServerSgd, Sgd
+from fedpriv.optimizers import Optimizer, Sgd
 from fedpriv.parts import Between, PositiveFloat
 from fedpriv.privacy.sampling import sampler_of
 from fedpriv.rng import Key
@@ -139,7 +139,7 @@ class Backwards(Optimizer):
 
 @dataclass(frozen=True, kw_only=True)
 class ByUser(FederatedExperiment):
-    server: ServerSgd | Backwards = ServerSgd()
+    server: Sgd | Backwards = Sgd()
 
 
 @dataclass(frozen=True, kw_only=True)

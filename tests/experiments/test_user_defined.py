@@ -1,6 +1,7 @@
 """User-defined code in the place of what options say: it is named, and its options are not."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from fedpriv.report.run_record import read_run
 from fedpriv.rng import Key
 from fedpriv.runs.document import make_document
 from fedpriv.tasks.module_task import ModuleTask
+from fedpriv.training.local.schedule import PlainSteps
 from fedpriv.training.local.sgd import as_client_optimizer
 from fedpriv.transform import Transform
+from tests.harness.other_components import with_components
 from tests.harness.resealed import reseal
 from tests.report.conftest import write_run
 from tests.studies.small import small, task
@@ -52,8 +55,8 @@ def own_task(experiment):
     return made
 
 
-def refined(**parts):
-    return lambda made: replace(made, algorithm=replace(made.algorithm, **parts))
+def halved(made):
+    return replace(made, algorithm=replace(made.algorithm, optimizer=Halved()))
 
 
 def with_noise(made):
@@ -68,13 +71,36 @@ def with_noise(made):
         ({}, {}),
         ({"task": with_optimizer}, {"local.client_optimizer": "AdamW"}),
         ({"task": own_task}, {"local": "OwnTask"}),
-        ({"refine": lambda made: made}, {}),
-        ({"refine": refined(optimizer=Halved())}, {"server": "Halved"}),
-        ({"refine": with_noise}, {"noise": "OwnNoise"}),
     ],
 )
 def test_components_name_what_runs_in_the_place_of_options(changes, named):
     assert build(replace(quick(), **changes)).user_defined == named
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda made: made, {}),
+        (halved, {"server": "Halved"}),
+        (with_noise, {"noise": "OwnNoise"}),
+    ],
+)
+def test_components_name_what_a_derived_class_runs(change, named):
+    made = build(with_components(quick(), change))
+    assert made.user_defined == {"experiment": "Derived", **named}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nesterov(PlainSteps):
+    """An optimiser of users' steps."""
+
+    kind: ClassVar[str] = "nesterov-of-a-test"
+
+
+def test_a_part_of_a_part_is_named():
+    local = replace(quick().local, client_optimizer=Nesterov())
+    found = replace(quick(), local=local).user_defined()
+    assert found == {"local.client_optimizer": "Nesterov"}
 
 
 def test_a_run_folder_names_it():

@@ -25,7 +25,7 @@ from fedpriv.mechanisms.preconditioners import (
     private_share,
     rmsprop,
 )
-from fedpriv.optimizers import ServerSgd
+from fedpriv.optimizers import Sgd
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Context
 from fedpriv.training.federated_averaging import FederatedAveraging
@@ -60,7 +60,7 @@ def rounds(preconditioner, number, params=PARAMS, means=None):
 
 def users_part(public):
     """What users are told of a preconditioning, by the request that federated averaging makes."""
-    server = FederatedAveraging(optimizer=ServerSgd())
+    server = FederatedAveraging(optimizer=Sgd())
     return server.request(server.init(PARAMS), public).context
 
 

@@ -28,6 +28,7 @@ from fedpriv.studies.runner import composed, run_study
 from fedpriv.studies.search import Search
 from fedpriv.studies.study import Resolver, Study
 from tests.harness.kills import ROOT
+from tests.harness.other_components import with_components
 from tests.harness.refusals import refuses
 from tests.harness.waiting import wait_until
 from tests.studies.small import broken, deadly, small, study, task
@@ -180,7 +181,7 @@ class TestFailures:
             plan = components.plan.calibrated(3.0)
             return replace(components, plan=plan)
 
-        made = Study(name="s", methods={"x": replace(small(), refine=weaker)}, epsilons=[2.0])
+        made = Study(name="s", methods={"x": with_components(small(), weaker)}, epsilons=[2.0])
         [trial] = run_study(made, tmp_path / "out", workers=1).trials
         assert trial.failure and "ε 2 " in trial.failure
 

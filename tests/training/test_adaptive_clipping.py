@@ -13,7 +13,7 @@ from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import AdaptiveClip, Rounded
 from fedpriv.mechanisms.bounds import WITHIN
 from fedpriv.mechanisms.preconditioners import Preconditioning
-from fedpriv.optimizers import ServerSgd
+from fedpriv.optimizers import Sgd
 from fedpriv.privacy.statement.statement import run_statement
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.training.algorithm import Context
@@ -87,7 +87,7 @@ def test_without_a_clip_norm_nothing_is_bounded():
 
 
 def averaging(clip=CLIPPING):
-    return FederatedAveraging(optimizer=ServerSgd(), bound=clip)
+    return FederatedAveraging(optimizer=Sgd(), bound=clip)
 
 
 def released(clip, clip_norm, norms, cohort, noise=0.0):

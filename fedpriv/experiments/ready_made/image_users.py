@@ -17,7 +17,7 @@ from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.mechanisms import Clip
-from fedpriv.optimizers import ServerMomentum
+from fedpriv.optimizers import Momentum
 from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
 from fedpriv.training.local.schedule import LocalSgd
 
@@ -176,7 +176,7 @@ def mnist_users() -> FederatedExperiment:
         sampling=PoissonCohorts(cohort=500.0),
         rounds=50,
         local=LocalSgd(learning_rate=0.5, batch_size=12),
-        server=ServerMomentum(learning_rate=0.5, momentum=0.9),
+        server=Momentum(learning_rate=0.5, momentum=0.9),
         bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(target_epsilon=8.0),
     )

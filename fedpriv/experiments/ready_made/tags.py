@@ -28,7 +28,7 @@ from fedpriv.experiments.start import Fresh, FromPublic
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
 from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
-from fedpriv.optimizers import ServerAdam, ServerFtrl, Sgd
+from fedpriv.optimizers import Adam, Ftrl, Sgd
 from fedpriv.training.local.schedule import LocalSgd
 
 _UNIT_NORM = TagPredictionTask(inputs="unit-norm")
@@ -137,7 +137,7 @@ def adadps_ftrl_tags() -> FederatedExperiment:
         description="AdaDPS with noise correlated over rounds, and no assumption on sampling.",
         sampling=CyclicCohorts(min_separation=20),
         noise=BandedNoise(target_epsilon=8.0),
-        server=ServerFtrl(learning_rate=1.0, momentum=0.0),
+        server=Ftrl(learning_rate=1.0, momentum=0.0),
     )
 
 
@@ -220,7 +220,7 @@ def dp_fedadam_tags() -> FederatedExperiment:
         dp_fedavg_tags(),
         name="dp-fedadam-tags",
         description="DP-FedAdam: server Adam on the noisy mean.",
-        server=ServerAdam(learning_rate=0.2),
+        server=Adam(learning_rate=0.2, adaptivity=1e-3),
     )
 
 

@@ -116,7 +116,7 @@ class LocalSgd(Part):
     max_examples_per_user: PositiveInt = 256
     local_steps: PositiveInt | None = None
     proximal_mu: NonNegativeFloat = 0.0
-    client_optimizer: PlainSteps | ClientMomentum | ClientAdam = PlainSteps()
+    client_optimizer: PlainSteps = PlainSteps()
     rate_schedule: Literal["constant", "cosine"] = "constant"
     warmup_rounds: NonNegativeInt = 0
     dropout_rate: Fraction = 0.0

@@ -26,7 +26,7 @@ from fedpriv.mechanisms.side_information import (
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import LogisticGradients, SoftmaxGradients
-from simulations.adadps.setups.setup import Column, Setup, experiment_of
+from simulations.adadps.setups.setup import Column, Setup, divided, experiment_of
 from simulations.reproduction.items import Settings, Split
 from simulations.reproduction.study import paragraphs
 from simulations.reviews.bag_of_words import RESERVED, WordRows, column_sums, mean_magnitude
@@ -162,11 +162,6 @@ def experiment(
         lambda: task(column, split, public),
         epochs=2 if reduced else EPOCHS,
         delta=DELTA,
-        presets={
-            "regulariser": 1e-10 if paper else 1e-3,
-            "regulariser-inside": paper,
-            "adaptivity": 1e-5,
-        },
         noise_multiplier=0.5 if paper else 1.0,
         l2_clip_norm=1.0,
         learning_rate=0.1,
@@ -196,6 +191,7 @@ SETUP = Setup(
     columns={"paper": "the text read literally: raw counts", "right": "done right"},
     base=partial(experiment, "held out"),
     public={"public-batch": 20, "refresh": "epoch"},
+    divided=divided(paper=1e-10, right=1e-3),
     own={"DP²": {"delay-plain": 195, "delay-preconditioned": 195}},
     table5={
         "DP-SGD": (0.1, 1.0),

@@ -19,7 +19,7 @@ from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.models import TextLSTM
 from simulations.adadps.setups import imdb
-from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
+from simulations.adadps.setups.setup import Column, Rates, Setup, divided, experiment_of
 from simulations.reproduction.items import Split
 from simulations.reproduction.study import paragraphs
 from simulations.reviews.features import review_features
@@ -58,11 +58,6 @@ def experiment(column: Column, split: Split, reduced: bool) -> Experiment:
         lambda: task(column, split, length),
         epochs=0.2 if reduced else 100,
         delta=imdb.DELTA,
-        presets={
-            "regulariser": 1e-10 if paper else 1e-3,
-            "regulariser-inside": paper,
-            "adaptivity": 1e-5,
-        },
         noise_multiplier=0.5 if paper else 1.0,
     )
 
@@ -78,6 +73,7 @@ SETUP = Setup(
     title="IMDB with an LSTM",
     base=experiment,
     public={"public-batch": 20, "refresh": "epoch"},
+    divided=divided(paper=1e-10, right=1e-3),
     table5={
         "DP-SGD": (0.1, 0.1),
         "DP-Adam": (0.1, 0.001),

@@ -22,7 +22,7 @@ from fedpriv.rng import Key
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import module_task
 from simulations.adadps.models import Autoencoder
-from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
+from simulations.adadps.setups.setup import Column, Rates, Setup, divided, experiment_of
 from simulations.reproduction.items import Split
 from simulations.reproduction.study import paragraphs
 
@@ -100,11 +100,6 @@ def experiment(kind: Kind, sigma: float, column: Column, split: Split, reduced: 
         lambda: task(kind, column, split),
         epochs=EPOCHS[kind][1 if reduced else 0],
         delta=1 / 60_000,
-        presets={
-            "regulariser": 1e-6 if paper else 1e-8,
-            "regulariser-inside": True,
-            "adaptivity": 1e-8,
-        },
         noise_multiplier=sigma / 2 if paper else sigma,
     )
 
@@ -136,6 +131,7 @@ AUTOENCODER = Setup(
     measure=LOSS,
     scale=100.0,
     public=_PUBLIC,
+    divided=divided(paper=1e-6, right=1e-8, inside=True, adaptivity=1e-8),
     table5={
         "DP-SGD": (0.05, 0.5),
         "DP-Adam": (0.01, 0.001),
@@ -157,6 +153,7 @@ CLASSIFIER = Setup(
     title="MNIST classification, σ = 1",
     base=partial(experiment, "classifier", 1.0),
     public=_PUBLIC,
+    divided=divided(paper=1e-6, right=1e-8, inside=True, adaptivity=1e-8),
     table5={
         "DP-SGD": (0.5, 0.01),
         "DP-Adam": (0.5, 0.001),

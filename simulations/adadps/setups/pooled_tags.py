@@ -25,7 +25,7 @@ from fedpriv.mechanisms.side_information import rank_multiplier
 from fedpriv.tasks.central import CentralTask
 from fedpriv.tasks.dataset_tasks import linear_task
 from fedpriv.training.per_example.linear import SoftmaxGradients
-from simulations.adadps.setups.setup import Column, Rates, Setup, experiment_of
+from simulations.adadps.setups.setup import Column, Rates, Setup, divided, experiment_of
 from simulations.reproduction.items import Split
 from simulations.reproduction.study import paragraphs
 
@@ -108,11 +108,6 @@ def experiment(public: Public, column: Column, split: Split, reduced: bool = Fal
         lambda: task(column, split, public),
         epochs=0.15 if reduced else 45,
         delta=1 / 240_000,
-        presets={
-            "regulariser": 1e-5 if paper else 1e-3,
-            "regulariser-inside": paper,
-            "adaptivity": 1e-5,
-        },
         noise_multiplier=0.475 if paper else 0.95,
     )
     variant = "" if public == "held out" else f"-public-{public}".replace(" ", "-")
@@ -131,6 +126,7 @@ SETUP = Setup(
     title="tag prediction pooled over users",
     base=partial(experiment, "held out"),
     public={"public-batch": 20, "refresh": "epoch"},
+    divided=divided(paper=1e-5, right=1e-3),
     table5={
         "DP-SGD": (0.1, 1.0),
         "DP-Adam": (0.1, 0.01),

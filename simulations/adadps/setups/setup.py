@@ -157,7 +157,6 @@ def experiment_of(
     *,
     epochs: float,
     delta: float,
-    presets: Mapping[str, Option],
     **options: Option,
 ) -> Experiment:
     """Return one run of a setup, before its method.
@@ -169,7 +168,6 @@ def experiment_of(
         task: Makes it.
         epochs: Over batches of `BATCH`.
         delta: δ.
-        presets: Of parts that a method may choose.
         options: Of the experiment.
     """
     paper = column != "right"
@@ -181,9 +179,31 @@ def experiment_of(
         epochs=epochs,
         micro_batch=4 if paper else 1,
         delta=delta,
-        presets=presets,
         eval_every=10**9,
     ).with_options(options)
+
+
+def divided(
+    *, paper: float, right: float, inside: bool = False, adaptivity: float = 1e-5
+) -> Mapping[Column, Mapping[str, Option]]:
+    """Return options of what divides by moments, by column.
+
+    Args:
+        paper: ε_s of the paper's columns, inside the root.
+        right: ε_s of the careful one.
+        inside: Whether it is inside the root there too.
+        adaptivity: Of an adaptive optimiser.
+    """
+
+    def options(regulariser: float, inside: bool) -> Mapping[str, Option]:
+        return {
+            "preconditioner.regulariser": regulariser,
+            "preconditioner.regulariser_inside": inside,
+            "optimizer.adaptivity": adaptivity,
+        }
+
+    of_paper = options(paper, True)
+    return {"paper": of_paper, "coded": of_paper, "right": options(right, inside)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +218,7 @@ class Setup:
         measure: As in `Reproduction`.
         scale: Likewise.
         public: Options of every method that looks at public gradients, unless it has its own.
+        divided: Options of every method that has them, likewise, by column.
         own: Options of single methods, by label; not of the reduced size, whose rounds are too few.
         table5: Clip norm and learning rate of the paper's Table 5, by label.
         table5_regularisers: ε_s searched with them by what divides by moments, by column; none
@@ -220,6 +241,7 @@ class Setup:
     measure: Measure = ACCURACY
     scale: float = 1.0
     public: Mapping[str, Option]
+    divided: Mapping[Column, Mapping[str, Option]]
     own: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
     table5: Mapping[str, tuple[float, float]]
     table5_regularisers: Mapping[Column, tuple[float, ...]] = field(default_factory=dict)
@@ -252,7 +274,10 @@ class Setup:
         public = self.public if method.public else {}
         own = {} if reduced else self.own.get(label, {})
         given = {**public, **method.options, **own}
-        return self.base(column, split, reduced).with_options(given)
+        made = self.base(column, split, reduced).with_options(given)
+        there = made.options()
+        usual = {path: value for path, value in self.divided[column].items() if path in there}
+        return made.with_options({**usual, **given})
 
     def printed(self, label: str) -> Settings | None:
         """Return a method's clip norm and learning rate in Table 5; None where it has none."""

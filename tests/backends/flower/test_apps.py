@@ -91,6 +91,7 @@ from dataclasses import dataclass, replace
 
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip, Rounded
+from tests.harness.other_components import with_components
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ def halved(made):
 
 def halving():
     plain = load_experiment("adadps-tags").with_options({"local-epochs": 1})
-    return replace(plain, name="own", refine=halved)
+    return with_components(plain, halved, name="own")
 """
 
 

@@ -14,7 +14,7 @@ from fedpriv import tree
 from fedpriv.mechanisms import AdaptiveClip, Clip, Normalise, Rounded
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.preconditioners import Mixture, Preconditioning
-from fedpriv.optimizers import ServerSgd
+from fedpriv.optimizers import Sgd
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import NO_CONTEXT, Context
 from fedpriv.training.federated_averaging import FederatedAveraging
@@ -163,7 +163,7 @@ def make_plan(**changes):
 
 def released(plan, total, key, context=Preconditioning(), params=PARAMS):  # noqa: B008 - frozen
     """The server's state after one round of a sum, from given params."""
-    server = FederatedAveraging(optimizer=ServerSgd())
+    server = FederatedAveraging(optimizer=Sgd())
     state = server.init({n: t.copy() for n, t in params.items()})
     mechanism = plan.live_mechanism
     answer = mechanism.release(total, mechanism.draw(state.params, key))

@@ -95,18 +95,20 @@ class Descent(Algorithm):
         return state.after({"w": state.params["w"] + np.float32(SIZES[best]) * direction})
 
 
-def refine(made):
-    plan = FilterPlan(
-        num_users=12, rho=1.0, delta=1e-3, roster_sha256=made.plan.roster_sha256
-    )
-    return replace(made, plan=plan, algorithm=Descent())
+class ByFilter(FederatedExperiment):
+    def make_components(self, task):
+        made = super().make_components(task)
+        plan = FilterPlan(
+            num_users=12, rho=1.0, delta=1e-3, roster_sha256=made.plan.roster_sha256
+        )
+        return replace(made, plan=plan, algorithm=Descent())
 
 
 def experiment():
-    return FederatedExperiment(
+    return ByFilter(
         name="descent", description="Prices on the way.", task=lambda experiment, corpus: Near(),
         noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=12.0),
-        delta=1e-3, refine=refine,
+        delta=1e-3,
     )
 """
 NAME = "own_descent:experiment"

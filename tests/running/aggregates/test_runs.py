@@ -11,7 +11,7 @@ from fedpriv.backends import SerialBackend
 from fedpriv.checkpoints.aggregates import Aggregate, OfLast, answers, packed, uniform
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
-from fedpriv.optimizers import ServerSgd
+from fedpriv.optimizers import Sgd
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.report.export import export_run, released_params
 from fedpriv.report.run_record import read_run
@@ -22,6 +22,7 @@ from fedpriv.training.federated_averaging import FederatedAveraging
 from fedpriv.training.per_example.linear import LogisticGradients
 from tests.harness.command_line import fedpriv
 from tests.harness.kills import Killed, after_round
+from tests.harness.other_components import with_components
 from tests.harness.refusals import refuses
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import average, checkpoint, iterate, same, start
@@ -109,19 +110,18 @@ def test_one_model_s_outputs_are_measured_as_the_model_is(tiny_corpus, tmp_path)
 
 
 def test_own_code_may_give_any_function_of_checkpoints(tiny_corpus, tmp_path):
-    """`refine` takes a transform of one's own; a resumed run has its state."""
+    """Components may have a transform of one's own."""
 
     def trimmed(past):
         return {n: np.sort([one[n] for one in past], axis=0)[len(past) // 2] for n in past[0]}
 
-    def refine(made):
+    def with_trimmed(made):
         algorithm = dataclasses.replace(made.algorithm, aggregate=OfLast(k=3, function=trimmed))
         return dataclasses.replace(made, algorithm=algorithm)
 
     options = {"rounds": 3, "noise-multiplier": 1.0, "cohort": 6}
     experiment = load_experiment("dp-fedavg-tags").with_options(options)
-    experiment = dataclasses.replace(experiment, refine=refine)
-    made = build(experiment, tiny_corpus)
+    made = build(with_components(experiment, with_trimmed), tiny_corpus)
     backend = SerialBackend(trainer=made.trainer, data=made.task.data, measure=made.task.evaluate)
     states = [state for _, state in rounds(made, backend, Key.simulation(2))]
     assert same(made.algorithm.result(states[-1]), trimmed([state.params for state in states]))
@@ -155,7 +155,7 @@ PARAMS = {"w": np.zeros((2, 3), np.float32)}
 
 
 def averaging(aggregate):
-    return FederatedAveraging(optimizer=ServerSgd(), aggregate=aggregate)
+    return FederatedAveraging(optimizer=Sgd(), aggregate=aggregate)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,12 +67,6 @@ def synthetic_experiment():
         steps=STEPS,
         eval_every=KEPT_EVERY,
         delta=1e-3,
-        presets={
-            "public-batch": 4,
-            "side-information": "given",
-            "delay-plain": 5,  # of nine rounds: killed among the plain and the preconditioned
-            "delay-preconditioned": 4,
-        },
     ).with_options({"noise_multiplier": 1.0, "learning_rate": 0.5, "optimizer": "sgd"})
 
 
@@ -101,4 +95,11 @@ KINDS = {
 
 def experiment(kind):
     preconditioner = kind.partition(",")[0].replace("warm start", "none")
-    return synthetic_experiment().with_options({"preconditioner": preconditioner, **KINDS[kind]})
+    made = synthetic_experiment().with_options({"preconditioner": preconditioner, **KINDS[kind]})
+    small = {
+        "preconditioner.public_batch": 4,
+        "preconditioner.side_information": "given",
+        "preconditioner.delay_plain": 5,  # of nine rounds: killed among plain and preconditioned
+        "preconditioner.delay_preconditioned": 4,
+    }
+    return made.with_options({n: value for n, value in small.items() if n in made.options()})

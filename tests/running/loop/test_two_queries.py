@@ -16,6 +16,7 @@ from fedpriv.privacy.sampling import PoissonSampler
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.folder import RunFolder
 from fedpriv.training.algorithm import Algorithm, SumRequest
+from tests.harness.other_components import with_components
 from tests.harness.toys_of_training import labelled
 from tests.tasks.people import task
 
@@ -46,8 +47,9 @@ def asks_twice(made):
 @pytest.mark.parametrize("round_num", [1, 2])
 def test_a_line_that_a_kill_left_out_states_all_charges(round_num, tmp_path, monkeypatch):
     experiment = FederatedExperiment(
-        name="twice", description="", task=lambda _: task(users=USERS), rounds=2, refine=asks_twice
-    ).with_options({"noise-multiplier": 1.0, "delta": 1e-4})
+        name="twice", description="", task=lambda _: task(users=USERS), rounds=2, delta=1e-4
+    ).with_options({"noise-multiplier": 1.0})
+    experiment = with_components(experiment, asks_twice)
     record = RunFolder.record
 
     def killed(self, released, diagnostics):

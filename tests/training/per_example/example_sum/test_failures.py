@@ -20,6 +20,7 @@ from fedpriv.training.failures import contributes_zero, counted_failures
 from fedpriv.training.local.module import module_params
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.module import ModuleGradients
+from tests.harness.other_components import with_components
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import (
     assert_near,
@@ -141,12 +142,12 @@ def test_factors_are_those_of_single_norms_to_the_bit():
 
 @pytest.mark.parametrize("bound", [Checked(l2_bound=1.0), Capped(cap=1.0, num_coordinates=9)])
 def test_bounds_of_coordinates_are_refused_before_anything_is_charged(bound):
-    def refine(made):
+    def other_bound(made):
         mechanism = replace(made.plan.mechanism, bound=bound)
         return replace(made, plan=replace(made.plan, mechanism=mechanism))
 
     with refuses(ValueError, type(bound).__name__):
-        build(replace(BASE, refine=refine), task=task())
+        build(with_components(BASE, other_bound), task=task())
 
 
 def test_a_clip_norm_that_adapts_is_in_the_context():
