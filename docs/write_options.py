@@ -24,7 +24,7 @@ from fedpriv.experiments.tasks import NextWordsTask, TagPredictionTask
 _INTRODUCTION = """# Options
 
 An experiment is a frozen dataclass of parts, each a frozen dataclass of options. The name of an
-option is its path: `noise.target_epsilon` on the command line (`-s NAME=VALUE`), in TOML, in a run
+option is its path: `noise.multiplier` on the command line (`-s NAME=VALUE`), in TOML, in a run
 folder and in Python, where it is the attribute. The kind of a part is set by the path of its
 place, `-s noise=banded`, in TOML `noise.kind = "banded"`. Any ending of a path that is unambiguous
 will do, and `-`, `_` and `.` are alike: `target-epsilon`. An option exists only where its part is

@@ -325,12 +325,10 @@ def _asked_for(experiment: Experiment) -> str:
     options = experiment.options()
     if options.get("noise", options.get("output_noise")) == "none":
         return "none"
-    places = ("noise", "output_noise")
-    sigma = next((options[f"{p}.multiplier"] for p in places if f"{p}.multiplier" in options), None)
-    targets = ("target_epsilon", *(f"{place}.target_epsilon" for place in places))
-    target = next((options[name] for name in targets if name in options), None)
+    sigma = options.get("noise.multiplier", options.get("output_noise.noise_multiplier"))
     if sigma is not None:
         return f"noise multiplier {sigma:g}"
+    target = experiment.target_epsilon
     return "to be chosen" if target is None else f"target ε {target:g}"
 
 

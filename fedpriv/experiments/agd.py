@@ -39,7 +39,6 @@ class _Descent(Experiment):
     """Base of descent over users and over examples.
 
     Attributes:
-        target_epsilon: ε of the whole run, whatever is spent of it.
         conversion: Of ε to ρ: over all Rényi orders, or Bun and Steinke's, as published code.
         prices: Of an iteration: by iterations and gradient-share, or the published code's.
         iterations: Iterations without a rejection that the budget is split by; 60 in published
@@ -58,7 +57,6 @@ class _Descent(Experiment):
 
     method: ClassVar[str] = "agd"
 
-    target_epsilon: PositiveFloat | None = None
     conversion: Literal["tight", "plain"] = "tight"
     prices: Literal["split", "paper"] = "split"
     iterations: PositiveInt = 30

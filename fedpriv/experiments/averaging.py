@@ -69,21 +69,35 @@ class Averaging(Experiment):
     Attributes:
         bound: How each update, or gradient, is bounded.
         noise: What is added to the sum; tree, banded and blt are correlated over rounds.
+        exact_sum: Sum on a grid: the same bits for any order, backend and workers; none for true by
+            user where there is noise, false by example.
         aggregate: What is made of the released models.
     """
 
     sampling: Any
     bound: Bound = Clip()
     noise: Noise = GaussianNoise()
+    exact_sum: bool | None = None
     aggregate: Aggregate = Last()
 
     def __post_init__(self) -> None:
         """Check every option, and that there is no noise without a bound."""
         super().__post_init__()
-        if self.noise.kind != "none" and isinstance(self.bound, Unbounded):
+        without_bound = isinstance(self.bound, Unbounded)
+        if self.noise.kind != "none" and without_bound:
             raise ValueError(
                 f"noise {self.noise.kind!r} without a bound protects no one; use bound 'clip' or "
                 "'normalise', or noise 'none'"
+            )
+        if self.noise.kind == "none" and self.target_epsilon is not None:
+            raise ValueError(
+                f"target-epsilon {self.target_epsilon:g} and noise 'none': without noise ε is "
+                "infinite; leave one of them out"
+            )
+        if self.exact_sum and without_bound:
+            raise ValueError(
+                "exact-sum true and bound 'none': the grid of a sum is a share of the bound; give "
+                "a bound, or leave exact-sum out"
             )
 
     def neighbours(self) -> Relation:
@@ -113,8 +127,12 @@ class Averaging(Experiment):
             check_relation(sampler.event(Gaussian(noise_multiplier=1.0)), self.neighbours())
 
     def calibrated(self, plan: Plan) -> Plan:
-        """Return a plan calibrated to the target ε of the noise, or ended by it."""
-        return self.noise.calibrated(plan)
+        """Return a plan whose noise is calibrated to the target ε, or that is ended by it."""
+        if self.target_epsilon is None:
+            return plan
+        if getattr(self.noise, "multiplier", None) is None:
+            return plan.calibrated(self.target_epsilon)
+        return replace(plan, target_epsilon=self.target_epsilon)
 
     def make_plan(
         self,
@@ -139,15 +157,21 @@ class Averaging(Experiment):
             **rest: Every other field of a plan but the mechanism, the rounds, the relation and δ.
 
         Raises:
-            ValueError: If neither a noise multiplier nor a target ε is given, or the plan refuses.
+            ValueError: If neither a noise multiplier nor a target ε is given, there is a target and
+                nothing is private, or the plan refuses.
         """
+        if not private and self.target_epsilon is not None:
+            raise ValueError(
+                f"target-epsilon {self.target_epsilon:g}: without a guarantee there is no ε to "
+                "calibrate to; give noise-multiplier instead"
+            )
         mechanism = Mechanism(
             sampler=sampler,
             bound=bound,
             privatizer=self.noise.privatizer(
                 bound=bound,
                 limit=limit_of(sampler, num_rounds),
-                calibrates=private,
+                calibrates=self.target_epsilon is not None,
                 momentum=server_momentum,
             ),
             micro_batch=micro_batch,
@@ -289,7 +313,7 @@ class FederatedExperiment(Averaging):
         bound: Bound = self.bound
         adaptive = bound if bound.start is not None else None
         # Without noise a bound may be so high that it never binds, and its grid would be coarse.
-        if getattr(self.noise, "exact_sum", False) is not False:
+        if self.noise.kind != "none" if self.exact_sum is None else self.exact_sum:
             bound = Rounded(bound=bound)
         return Components(
             task=task,
@@ -447,9 +471,8 @@ class CentralExperiment(Averaging):
         groups = None
         if self.micro_batch != 1:
             groups = max(1, round(self.batch_size / self.micro_batch))
-        rounded = bool(getattr(self.noise, "exact_sum", None))
         return CentralSum(
-            gradients=gradients_on(device, task.train, rounded=rounded),
+            gradients=gradients_on(device, task.train, rounded=bool(self.exact_sum)),
             num_examples=task.num_train,
             blank=None if task.owned is None else task.owned.blank,
             num_groups=groups,
@@ -492,7 +515,7 @@ class CentralExperiment(Averaging):
         if task.owned is not None:
             unit, most, sampler = task.owned.unit, task.owned.most, task.owned.sampler(sampler)
         bound: Bound = self.bound
-        if getattr(self.noise, "exact_sum", None):
+        if self.exact_sum:
             bound = _rounded(bound, task)
         plan = self.make_plan(
             private=private,

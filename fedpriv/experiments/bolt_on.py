@@ -82,15 +82,9 @@ StepSizes = Constant | Decreasing | SquareRoot | StronglyConvex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SphereNoise(Part):
-    """Noise of uniform direction and Gamma length: pure ε, δ = 0.
-
-    Attributes:
-        target_epsilon: ε of the release.
-    """
+    """Noise of uniform direction and Gamma length: pure ε, δ = 0."""
 
     kind: ClassVar[str] = "sphere"
-
-    target_epsilon: PositiveFloat | None = None
 
     def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
         """Return the noise whose ε under the experiment's neighbouring relation is the target.
@@ -98,7 +92,7 @@ class SphereNoise(Part):
         Raises:
             ValueError: If there is no target; or a δ, which is not needed.
         """
-        if self.target_epsilon is None:
+        if experiment.target_epsilon is None:
             raise ValueError("output-noise 'sphere' needs target-epsilon")
         if experiment.delta is not None:
             raise ValueError(
@@ -107,7 +101,7 @@ class SphereNoise(Part):
             )
         from fedpriv.training.bolt_on import output_noise
 
-        return output_noise(self.target_epsilon, None, experiment.neighbours())
+        return output_noise(experiment.target_epsilon, None, experiment.neighbours())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,13 +110,11 @@ class GaussianOutput(Part):
 
     Attributes:
         noise_multiplier: Stddev over sensitivity; none to calibrate.
-        target_epsilon: ε of the release.
     """
 
     kind: ClassVar[str] = "gaussian"
 
     noise_multiplier: PositiveFloat | None = None
-    target_epsilon: PositiveFloat | None = None
 
     def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
         """Return the noise, calibrated where there is a target.
@@ -132,7 +124,7 @@ class GaussianOutput(Part):
         """
         from fedpriv.training.bolt_on import output_noise
 
-        sigma, target, delta = self.noise_multiplier, self.target_epsilon, experiment.delta
+        sigma, target, delta = self.noise_multiplier, experiment.target_epsilon, experiment.delta
         if sigma is not None and target is None:
             return OutputGaussian(noise_multiplier=sigma)
         if target is None or sigma is not None:
@@ -148,7 +140,16 @@ class NoOutputNoise(Part):
     kind: ClassVar[str] = "none"
 
     def privatizer(self, experiment: Experiment, num_users: int) -> Privatizer:
-        """Return a privatizer that adds nothing."""
+        """Return a privatizer that adds nothing.
+
+        Raises:
+            ValueError: If there is a target.
+        """
+        if experiment.target_epsilon is not None:
+            raise ValueError(
+                f"target-epsilon {experiment.target_epsilon:g} and output-noise 'none': without "
+                "noise ε is infinite; leave one of them out"
+            )
         return Unperturbed()
 
 

@@ -5,10 +5,8 @@ and unit of privacy; `FederatedExperiment` is federated averaging of users, `Cen
 DP-SGD and its like on examples. Their fields are options and parts (`fedpriv.experiments.options`),
 whose dotted names are the same on the command line, in TOML, in a run folder and under Flower.
 
->>> from fedpriv.experiments import FederatedExperiment, GaussianNoise
->>> experiment = FederatedExperiment(
-...     name="demo", description="A demonstration.", noise=GaussianNoise(target_epsilon=8.0)
-... )
+>>> from fedpriv.experiments import FederatedExperiment
+>>> experiment = FederatedExperiment(name="demo", description="A demo.", target_epsilon=8.0)
 >>> experiment.with_options({"bound": "normalise", "l2-clip-norm": 2}).bound
 Normalise(l2_clip_norm=2.0, regulariser=0.0)
 >>> experiment.with_options({"l2-clip-norms": 2})
@@ -50,7 +48,7 @@ from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.preconditioners import Statistics
-from fedpriv.parts import Between, Part, PositiveInt
+from fedpriv.parts import Between, Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.rng import Key
 from fedpriv.training.algorithm import Algorithm
@@ -76,6 +74,15 @@ _NEUTRAL: Mapping[str, Option] = {
     "local.dropout_rate": 0.0,
     "start.brought_weights": False,
 }
+#: Options that say the same in two ways: of such a pair the first, where given, ends the second.
+_REPLACES = (
+    ("noise.multiplier", "target_epsilon"),
+    ("output_noise.noise_multiplier", "target_epsilon"),
+    ("target_epsilon", "noise.multiplier"),
+    ("target_epsilon", "output_noise.noise_multiplier"),
+    ("steps", "epochs"),
+    ("epochs", "steps"),
+)
 #: What plans and optimisers call the options that set them, by unit.
 _FIELD_NAMES: Mapping[Unit, Mapping[str, str]] = {
     "user": {
@@ -111,6 +118,8 @@ class Experiment(ABC):
             alone. A frozen dataclass that can be called so declares options: its fields.
         start: What training starts from: public costs no privacy and protects no public user;
             `--start FILE` is file.
+        target_epsilon: ε of the whole run. It calibrates noise of which no multiplier is given; a
+            run ends before it would be exceeded.
         delta: δ; none for n^-1.1.
         relation: How two neighbouring data sets differ; none for what the method is proved for.
         seed: Of the simulation.
@@ -132,6 +141,7 @@ class Experiment(ABC):
     description: str
     task: TaskFactory = field(repr=False)
     start: StartFrom = Fresh()
+    target_epsilon: PositiveFloat | None = None
     delta: Between | None = None
     relation: Literal["add-remove", "replace-one", "zero-out"] | None = None
     seed: int = 0
@@ -276,16 +286,11 @@ class Experiment(ABC):
             for entry in names.entries:
                 if entry.path in kept and entry.exists(kinds) and not entry.is_choice:
                     kept[entry.path] = entry.coerce(entry.path, kept[entry.path])
-        # A given noise replaces a calibrated one and the other way round.
-        for multiplier in ("noise.multiplier", "output_noise.noise_multiplier"):
-            target = multiplier.partition(".")[0] + ".target_epsilon"
-            for one, other in ((multiplier, target), (target, multiplier)):
-                if read.get(one) is not None and other not in read:
-                    kept[other] = None
-        # So do steps and epochs of centralised training.
-        for one, other in (("steps", "epochs"), ("epochs", "steps")):
+        for one, other in _REPLACES:
             if read.get(one) is not None and other not in read:
                 kept[other] = None
+        if "none" in (read.get("noise"), read.get("output_noise")):
+            kept["target_epsilon"] = None
         at = self if made is type(self) else None
         return self._build(made, {**kept, **read}, read, at)
 

@@ -6,14 +6,13 @@ A new noise is a `Privatizer` and a `Noise` that makes it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fedpriv.mechanisms.bounds import Bound
 from fedpriv.mechanisms.gaussian import Gaussian, Unprotected
 from fedpriv.mechanisms.privatizer import Participation, Privatizer
-from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
-from fedpriv.privacy.plan import Plan
+from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveInt
 
 if TYPE_CHECKING:
     from fedpriv.mechanisms.correlated.noise import Strategy
@@ -34,21 +33,18 @@ class Noise(Part, ABC):
         calibrates: bool = True,
         momentum: float = 0.0,
     ) -> Privatizer:
-        """Return the noise; of multiplier 1 where `calibrated` finds another.
+        """Return the noise.
 
         Args:
             bound: Of what is summed.
             limit: Rounds in which one user may take part, where the sampler limits them.
-            calibrates: Whether there will be an ε to calibrate to.
+            calibrates: Whether its plan is calibrated to a target ε; then its multiplier, where
+                none is given, may be any.
             momentum: Server momentum, for which a strategy is optimised.
 
         Raises:
             ValueError: If nothing says how much noise.
         """
-
-    @abstractmethod
-    def calibrated(self, plan: Plan) -> Plan:
-        """Return a plan of this noise, calibrated to its target or ended by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,16 +53,11 @@ class GaussianNoise(Noise):
 
     Attributes:
         multiplier: Stddev of the noise over the sum's sensitivity; none to calibrate.
-        target_epsilon: Calibrates the noise, and ends a run before it would be exceeded.
-        exact_sum: Sum on a grid: the same bits for any order, backend and workers; none for true by
-            user, false by example.
     """
 
     kind: ClassVar[str] = "gaussian"
 
     multiplier: NonNegativeFloat | None = None
-    target_epsilon: PositiveFloat | None = None
-    exact_sum: bool | None = None
 
     def privatizer(
         self,
@@ -79,25 +70,11 @@ class GaussianNoise(Noise):
         """Return the noise; see `Noise.privatizer`."""
         return Gaussian(noise_multiplier=self._multiplier(calibrates))
 
-    def calibrated(self, plan: Plan) -> Plan:
-        """Return a plan of this noise, calibrated to its target or ended by it."""
-        if self.target_epsilon is None:
-            return plan
-        if self.multiplier is None:
-            return plan.calibrated(self.target_epsilon)
-        return replace(plan, target_epsilon=self.target_epsilon)
-
     def _multiplier(self, calibrates: bool) -> float:
-        """Return σ, or 1 where `calibrated` finds it."""
-        if self.multiplier is not None:
-            return self.multiplier
-        if not calibrates:
-            raise ValueError(
-                "without a guarantee there is no ε to calibrate to; give noise-multiplier"
-            )
-        if self.target_epsilon is None:
+        """Return σ, or 1 where it is calibrated."""
+        if self.multiplier is None and not calibrates:
             raise ValueError("give noise-multiplier or target-epsilon, or say noise 'none'")
-        return 1.0
+        return 1.0 if self.multiplier is None else self.multiplier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +86,6 @@ class NoNoise(Noise):
     def privatizer(self, **given: Any) -> Privatizer:
         """Return a privatizer that adds nothing."""
         return Unprotected()
-
-    def calibrated(self, plan: Plan) -> Plan:
-        """Return the plan."""
-        return plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

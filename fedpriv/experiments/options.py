@@ -4,7 +4,7 @@ A part (`fedpriv.parts`) is a frozen dataclass whose fields are options, each wi
 its range, a default, and a line of help in the class's docstring, under "Attributes:". A field that
 is typed as a part, or as a union of parts, is a place. It takes each of these, and each class
 derived from them that states a `kind`, wherever that is defined. The name of an option is its path,
-such as `noise.target_epsilon`; the kind of a part is set by the path of its place, such as `noise`.
+such as `noise.multiplier`; the kind of a part is set by the path of its place, such as `noise`.
 Any ending of a path that is unambiguous will do, and `-`, `_` and `.` are alike: `target-epsilon`.
 """
 

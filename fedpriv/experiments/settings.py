@@ -182,7 +182,7 @@ def settle(
         not isinstance(noise, GaussianNoise)
         or isinstance(noise, CorrelatedNoise)
         or not isinstance(experiment.sampling, PoissonCohorts)
-        or noise.target_epsilon is None
+        or experiment.target_epsilon is None
         or noise.multiplier is not None
     ):
         return as_given
@@ -204,7 +204,7 @@ def settle(
     num_users = len(task.roster)
     found = choose_settings(
         num_users=num_users,
-        epsilon=noise.target_epsilon,
+        epsilon=experiment.target_epsilon,
         delta=default_delta(num_users) if experiment.delta is None else experiment.delta,
         relation=experiment.neighbours(),
         update_norm=norm,

@@ -129,10 +129,9 @@ def earlier_trials(directory: Path, known: Collection[str]) -> list[TrialRecord]
 
 def _row_of(run: RunRecord, key: str) -> dict[str, Any]:
     """Return the identity of a trial that has not ended, by its run folder."""
-    targets = [v for n, v in run.options.items() if n.rpartition(".")[2] == "target_epsilon"]
-    level = next((one for one in targets if one is not None), None)
+    level = run.options.get("target_epsilon") if run.private else None
     return {
-        **{"key": key, "method": run.label, "epsilon": level if run.private else None},
+        **{"key": key, "method": run.label, "epsilon": level},
         **{"data": "", "seed": run.options.get("seed") or 0},
     }
 

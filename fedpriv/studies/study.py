@@ -494,12 +494,7 @@ def _has_level(experiment: Experiment, level: Any) -> bool:
     return level is not None or "noise" in options or "output_noise" in options
 
 
-_NOISE_LEVELS = frozenset(
-    {
-        *("noise.multiplier", "noise.target_epsilon", "target_epsilon"),
-        *("output_noise.noise_multiplier", "output_noise.target_epsilon"),
-    }
-)
+_NOISE_LEVELS = frozenset({"target_epsilon", "noise.multiplier", "output_noise.noise_multiplier"})
 """Options that `at_level` sets."""
 
 
@@ -533,16 +528,15 @@ def at_level(experiment: Experiment, epsilon: float | None) -> Experiment:
 
     One that adds no noise stays as it is.
     """
-    options = experiment.options()
-    place = next((name for name in ("noise", "output_noise") if name in options), None)
     if not has_noise(experiment):
         return experiment
-    if epsilon is None:
-        if place is None:
-            raise ValueError(f"{experiment.name} has no form without privacy; give an ε")
-        return experiment.with_options({place: "none"})
-    target = "target_epsilon" if place is None else f"{place}.target_epsilon"
-    return experiment.with_options({target: epsilon})
+    if epsilon is not None:
+        return experiment.with_options({"target_epsilon": epsilon})
+    options = experiment.options()
+    place = next((name for name in ("noise", "output_noise") if name in options), None)
+    if place is None:
+        raise ValueError(f"{experiment.name} has no form without privacy; give an ε")
+    return experiment.with_options({place: "none"})
 
 
 def reference_of(experiment: str | Experiment) -> str | None:

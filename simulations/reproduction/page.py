@@ -181,7 +181,7 @@ def _epsilon(row: Mapping[str, Any]) -> str:
         return "∞, not private"
     rdp = row["epsilon_rdp"]
     added = f", RDP {rounded_up(rdp, 2):.2f}" if rdp is not None else ""
-    if row.get("options", {}).get("noise.target_epsilon") is not None and "noise_multiplier" in row:
+    if row.get("options", {}).get("target_epsilon") is not None and "noise_multiplier" in row:
         added += f", noise multiplier {row['noise_multiplier']:.4f}"
     text = (
         f"{rounded_up(row['epsilon'], 2):.2f} at δ = {format_delta(row['delta'])} ("

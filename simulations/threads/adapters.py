@@ -33,7 +33,6 @@ from fedpriv.datasets.stackexchange.sentence_store import TEXTS, Text
 from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.options import Option
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic
@@ -300,7 +299,7 @@ def adapter_tags() -> FederatedExperiment:
         eval_every=20,
         sampling=PoissonCohorts(cohort=400.0),
         bound=Clip(l2_clip_norm=4.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
         local=LocalSgd(learning_rate=1.0, batch_size=16, max_examples_per_user=16),
     )
 

@@ -222,7 +222,7 @@ def train(
         public: What earlier calls learnt of public users, by experiment; this one's is added.
     """
     public, options = {} if public is None else public, experiment.identity()
-    own = {n: v for n, v in options.items() if n not in ("noise.target_epsilon", "seed")}
+    own = {n: v for n, v in options.items() if n not in ("target_epsilon", "seed")}
     name = document_sha256({"experiment": experiment.name, "options": own})
     part = public.get(name)
     if part is None:

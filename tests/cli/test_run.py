@@ -90,7 +90,7 @@ class TestRun:
             "local.epochs": 2,
             "precondition.side_information": "frequency",
             "task.roster": "tiny-60",
-            "noise.target_epsilon": None,
+            "target_epsilon": None,
         }
         assert {name: options[name] for name in expected} == expected
         assert (

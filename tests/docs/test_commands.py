@@ -174,8 +174,9 @@ class Place:
         files["own.py"] += "\n\nmine = experiment\n"
         files |= dict(re.findall(r"```(?:toml|python)\n# (\S+)\n(.*?)```", text, re.DOTALL))
         if "{code-cell} python" in text:
-            code = "\n".join(python(text)[:-3]).replace("experiment(noise)", "experiment()")
-            files["own.py"] = code.replace("noise=noise", "noise=GaussianNoise(target_epsilon=8.0)")
+            code = "\n".join(python(text)[:-3])
+            code = code.replace("experiment(target_epsilon)", "experiment()")
+            files["own.py"] = code.replace("=target_epsilon", "=8.0")
         for name in re.findall(r"simulations/studies/\w+\.toml", text):
             files[name] = (ROOT / name).read_text("utf-8")
         rostered = [str(number) for number in range(120) if not is_public_tenth(str(number))]

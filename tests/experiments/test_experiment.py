@@ -53,10 +53,10 @@ class TestOptions:
         assert all(v is None or isinstance(v, (str, int, float, bool)) for v in options.values())
 
     @pytest.mark.parametrize(
-        "name", ["noise.target_epsilon", "noise-target-epsilon", "target-epsilon", "target_epsilon"]
+        "name", ["noise.multiplier", "noise-multiplier", "multiplier", "noise_multiplier"]
     )
     def test_any_unambiguous_ending_of_a_path_is_a_name(self, name):
-        assert base().with_options({name: 2}).noise.target_epsilon == 2.0
+        assert base().with_options({name: 2}).noise.multiplier == 2.0
 
     @pytest.mark.parametrize("name", ["noise", "noise.kind"])
     def test_the_kind_of_a_part_is_set_by_its_place(self, name):
@@ -97,8 +97,8 @@ class TestOptions:
         assert made.with_options({"aggregate": "none"}) == base()
 
     def test_what_was_set_stays_where_another_kind_has_the_option(self):
-        made = base(target_epsilon=3.0).with_options({"noise": "banded"})
-        assert made.noise == BandedNoise(target_epsilon=3.0)
+        made = base(noise_multiplier=3.0).with_options({"noise": "banded"})
+        assert made.noise == BandedNoise(multiplier=3.0)
         assert base().with_options({"bound": "normalise"}).bound == Normalise(l2_clip_norm=0.5)
 
     def test_what_differs_from_its_class_stays_where_another_kind_has_the_option(self):
@@ -134,11 +134,20 @@ class TestOptions:
 
     def test_given_noise_replaces_a_target_and_the_other_way_round(self):
         targeted = base(target_epsilon=2.0)
-        assert targeted.noise == GaussianNoise(target_epsilon=2.0)
+        assert (targeted.target_epsilon, targeted.noise) == (2.0, GaussianNoise())
         noised = targeted.with_options({"noise-multiplier": 3.0})
-        assert noised.noise == GaussianNoise(multiplier=3.0)
+        assert (noised.target_epsilon, noised.noise) == (None, GaussianNoise(multiplier=3.0))
         both = base(noise_multiplier=3.0, target_epsilon=2.0)
-        assert both.noise == GaussianNoise(multiplier=3.0, target_epsilon=2.0)
+        assert (both.target_epsilon, both.noise) == (2.0, GaussianNoise(multiplier=3.0))
+
+    def test_there_is_no_target_without_noise(self):
+        assert base(target_epsilon=2.0).with_options({"noise": "none"}).target_epsilon is None
+        with refuses(ValueError, "target-epsilon 2", "noise 'none'"):
+            base(noise="none", target_epsilon=2.0)
+
+    def test_there_is_no_grid_without_a_bound(self):
+        with refuses(ValueError, "exact-sum", "bound 'none'"):
+            base(noise="none", bound="none", exact_sum=True)
 
     @pytest.mark.parametrize(
         ("typo", "meant"),

@@ -71,9 +71,6 @@ class TwiceDrawn(Noise):
     def privatizer(self, *, calibrates=True, **given):
         return TwoDraws(noise_multiplier=self.strength)
 
-    def calibrated(self, plan):
-        return plan
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedCohorts(Cohorts):

@@ -49,7 +49,7 @@ BASES = {
     },
     ("user", "agd"): {"target-epsilon": 20.0, "iterations": 3},
     ("user", "bolt-on"): {
-        "output-noise.target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2,
+        "target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2,
         "users-per-update": 2,
     },
     ("example", "averaging"): {**ROUND, "steps": ROUNDS, "batch-size": 20.0},

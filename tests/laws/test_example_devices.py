@@ -266,7 +266,7 @@ ROUNDED = {
     ),
     "Bolt-on": CentralBoltOn(
         name="bolt-on", description="", task=TASKS["logistic"], batch_size=7, passes=2
-    ).with_options({"output-noise.target-epsilon": 1.0}),
+    ).with_options({"target-epsilon": 1.0}),
 }  # fmt: skip
 
 

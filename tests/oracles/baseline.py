@@ -112,7 +112,7 @@ EXAMPLE = {"steps": 6, "batch-size": 10.0, "noise.multiplier": 1.0, "l2-clip-nor
            "learning-rate": 0.3}  # fmt: skip
 PUBLIC = ("public-rmsprop", "public-adam", "public-adagrad", "r-pub", "mirror-descent")
 AGD = {"target-epsilon": 20.0, "iterations": 5, "gradient-clip": 0.8, "loss-cap": 1.5}
-ONCE = {"output-noise.target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2,
+ONCE = {"target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2,
         "step-rate": 0.02}  # fmt: skip
 TWO_USERS, TEN_EXAMPLES = {**ONCE, "users-per-update": 2}, {**ONCE, "batch-size": 10}
 
@@ -131,6 +131,12 @@ METHODS: dict[str, Case] = {
         for axis, values in AXES.items()
         for name, value in values.items()
         if not value.keywords and axis != "start"
+    },
+    **{
+        f"by user, {kind} to a target": by_user(
+            **APART, noise=kind, **{"noise.multiplier": None, "target-epsilon": 8.0}
+        )
+        for kind in ("tree", "banded")
     },
     "by example, DP-SGD": by_example(),
     "by example, micro-batches of 4": by_example(**{"micro-batch": 4}),
@@ -171,7 +177,7 @@ METHODS: dict[str, Case] = {
     },
 }  # fmt: skip
 
-TAGS = ("adadps-tags", {**SMALL, "noise.multiplier": 0.6, "noise.target-epsilon": None})
+TAGS = ("adadps-tags", {**SMALL, "noise.multiplier": 0.6, "target-epsilon": None})
 RESUMED: dict[str, Case] = {
     "AdaDPS, resumed after charge 2": Case(TAGS, corpus=True, crashes=(2,)),
     "AdaDPS, resumed after charges 3 and 5": Case(TAGS, corpus=True, crashes=(3, 2)),
@@ -195,7 +201,7 @@ SECURE: dict[str, Case] = {
     "AdaDPS, secure": Case(TAGS, corpus=True, secure=True),
     "AdaDPS, secure, resumed": Case(TAGS, corpus=True, secure=True, crashes=(2,)),
     "by user, tree, secure": Case(
-        partial(product.by_user, **{**BASE, **APART, "noise": "tree", "noise.exact-sum": True}),
+        partial(product.by_user, **{**BASE, **APART, "noise": "tree", "exact-sum": True}),
         secure=True,
     ),
     "by user, bolt-on, secure": Case(

@@ -157,7 +157,7 @@ AXES: dict[str, dict[str, Value]] = {
     },
     "noise": {
         "none": Value(costs_other, NOISELESS),
-        "grid": Value(rounds_sums, {"noise.exact-sum": True}),
+        "grid": Value(rounds_sums, {"exact-sum": True}),
         "tree": correlated("tree"),
         "banded": correlated("banded", bands=2),
         "blt": correlated("blt", buffers=1),
@@ -219,7 +219,7 @@ AXES: dict[str, dict[str, Value]] = {
     "device": {"cpu": Value(computes_elsewhere, keywords={"device": "cpu"})},
     "mode": {
         "secure": Value(
-            keeps_secret, {"noise.exact-sum": True}, keywords={"secure": True}
+            keeps_secret, {"exact-sum": True}, keywords={"secure": True}
         )
     },
 }  # fmt: skip

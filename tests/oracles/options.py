@@ -18,7 +18,7 @@ Method = tuple[str, str]
 ROUNDS = 3
 ROUND = {"noise.multiplier": 1.0, "l2-clip-norm": 0.5}
 FILTER = {"target-epsilon": 20.0, "iterations": 3, "loss-cap": 3.0}
-ONCE = {"output-noise.target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2,
+ONCE = {"target-epsilon": 2.0, "regulariser": 0.01, "radius": 10.0, "passes": 2,
         "step-rate": 0.02, "delta": None}  # fmt: skip
 BASES: dict[Method, dict[str, Any]] = {
     ("user", "averaging"): {
@@ -32,7 +32,7 @@ BASES: dict[Method, dict[str, Any]] = {
     ("example", "bolt-on"): {**ONCE, "batch-size": 10},
 }  # fmt: skip
 """Options of every run of a unit and method."""
-WORDS = {"cohort": 6.0, "rounds": ROUNDS, "noise.multiplier": 0.6, "noise.target-epsilon": None}
+WORDS = {"cohort": 6.0, "rounds": ROUNDS, "noise.multiplier": 0.6, "target-epsilon": None}
 """Options of AdaDPS on tags, which has what needs public words."""
 
 APART = {"sampling": "separated", "min-separation": 2}
@@ -60,7 +60,7 @@ WITH: dict[str, dict[str, Any]] = {
     "release_preconditioner=delayed": {"delay-plain": 1},
     "preconditioner=delayed": {"delay-plain": 1},
     "preconditioner=side-information": {"preconditioner.side-information": "given"},
-    "output_noise=none": {"output-noise.target-epsilon": None},
+    "output_noise=none": {"target-epsilon": None},
     "output_noise=gaussian": {"delta": 1e-3},
     "step_schedule=strongly-convex": {"step-rate": None},
     "step_schedule=decreasing": {"step-rate": None},
@@ -70,7 +70,7 @@ WITH: dict[str, dict[str, Any]] = {
     "cohort_cap": {"cohort": 2.0},
     "sampling.cohort": {"relation": "replace-one"},
     "coefficients": {"bands": 2},
-    "noise.target_epsilon": {"noise.multiplier": None, "noise.target-epsilon": 8.0},
+    "averaging target_epsilon": {"noise.multiplier": None, "target-epsilon": 8.0},
     "completion": {"noise.restart": 3, "rounds": 7},
     "example averaging noise.completion": {"noise.restart": 3, "steps": 7},
     "aggregate.start": {"aggregate.training": "replace"},
@@ -89,7 +89,7 @@ WITH: dict[str, dict[str, Any]] = {
     "delta": {"output-noise": "gaussian"},
     "averaging delta": {},
     "agd delta": {},
-    "noise_multiplier": {"output-noise.target-epsilon": None, "noise-multiplier": 1.0},
+    "noise_multiplier": {"target-epsilon": None, "noise-multiplier": 1.0},
 }
 """Further options, by the kind of a part, or by the last steps of the option that is tried."""
 

@@ -5,7 +5,7 @@ Tests of this folder reach fedpriv through this module, `runs` and `sums` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -169,12 +169,7 @@ def by_user(
     base = kinds[method](
         name="oracle", description="", task=lambda experiment: users_task(users, decay), delta=1e-3
     )
-    return base.with_options(floats_of(options) if method == "averaging" else options)
-
-
-def floats_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options whose sums are of floats, if they have noise and do not say otherwise."""
-    return {**({} if options.get("noise") == "none" else {"noise.exact-sum": False}), **options}
+    return base.with_options({"exact-sum": False, **options} if method == "averaging" else options)
 
 
 def by_example(method: str = "averaging", **options: Any) -> Any:

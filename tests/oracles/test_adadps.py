@@ -47,7 +47,7 @@ def test_on_the_grid(where):
     leaves room for as much again, and w is float32 as everywhere.
     """
     side = {} if where == "none" else {"side_information": "own"}
-    start, played = played_by_user(precondition=where, **{"noise.exact-sum": None}, **side)
+    start, played = played_by_user(precondition=where, **{"exact-sum": None}, **side)
     unit, off = 0.7 * 2.0**-24, 0.0
     for one, w in zip(played, federated(start, played, where=where), strict=True):
         off += (2 * len(one.present) + 1) * np.sqrt(15) * unit / 2 / 4.0

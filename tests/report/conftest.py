@@ -85,7 +85,7 @@ def write_run(
         "bound.l2_clip_norm": 20.0,
         "noise": "gaussian" if private else "none",
         "noise.multiplier": noise_multiplier,
-        "noise.target_epsilon": None,
+        "target_epsilon": None,
         "rounds": planned,
         "sampling.cohort": 350.0,
         "local.learning_rate": 10.0,

@@ -72,7 +72,7 @@ def write_study(
                     public_only=0.18,
                     rounds=10,
                     every=2,
-                    options={"noise.target_epsilon": level, "precondition": method}
+                    options={"target_epsilon": level, "precondition": method}
                     | options.get(method, {}),
                 )
                 multiplier = 0.0 if level is None else noise[level]

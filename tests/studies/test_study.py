@@ -58,7 +58,7 @@ class TestTrials:
         longer = next(t for t in trials if t.method == "longer" and t.epsilon == 2.0)
         options = longer.experiment.options()
         assert (options["rounds"], options["noise"], options["task.fold"]) == (7, "tree", 1)
-        assert options["noise.target_epsilon"] == 2.0
+        assert options["target_epsilon"] == 2.0
         assert longer.corpus == tiny_corpus.directory.resolve()
 
     def test_a_method_without_noise_is_run_once_and_one_that_needs_epsilon_not_without(self):
@@ -117,7 +117,7 @@ class TestKeys:
         {
             **{"rounds": 4, "l2_clip_norm": 0.5, "cohort": 3.0, "local.learning_rate": 0.2},
             **{"server.learning_rate": 0.5, "delta": 0.02, "eval_every": 1},
-            "noise.exact_sum": False,
+            "exact_sum": False,
         }.items(),
     )
     def test_any_option_that_matters_makes_another_key(self, option, value):

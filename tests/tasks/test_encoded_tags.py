@@ -26,7 +26,6 @@ from fedpriv.datasets.stackexchange.embeddings import (
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip
@@ -187,7 +186,7 @@ def experiment_of(**options):
         sampling=PoissonCohorts(cohort=20.0),
         rounds=3,
         bound=Clip(l2_clip_norm=2.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 

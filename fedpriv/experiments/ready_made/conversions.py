@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.mechanisms import Clip
 from fedpriv.optimizers import Sgd
 from fedpriv.parts import Part, PositiveInt
@@ -61,7 +60,7 @@ def dp_sgd_conversions() -> CentralExperiment:
         epochs=5.0,
         bound=Clip(l2_clip_norm=0.5),
         optimizer=Sgd(learning_rate=4.0),
-        noise=GaussianNoise(target_epsilon=6.0),
+        target_epsilon=6.0,
         delta=1e-5,
     )
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.experiments.options import check_effect
 from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.mechanisms import Clip
@@ -178,7 +177,7 @@ def mnist_users() -> FederatedExperiment:
         local=LocalSgd(learning_rate=0.5, batch_size=12),
         server=Momentum(learning_rate=0.5, momentum=0.9),
         bound=Clip(l2_clip_norm=1.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 
@@ -192,7 +191,7 @@ def cifar10_users() -> FederatedExperiment:
         rounds=100,
         local=LocalSgd(learning_rate=0.1, batch_size=20, epochs=2),
         bound=Clip(l2_clip_norm=1.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 

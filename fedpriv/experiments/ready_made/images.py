@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from fedpriv.checkpoints.aggregates import Average
 from fedpriv.experiments.averaging import CentralExperiment
-from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.mechanisms import Clip
 from fedpriv.optimizers import Sgd
 from fedpriv.parts import Part, PositiveInt
@@ -102,7 +101,7 @@ def dp_sgd_cifar() -> CentralExperiment:
         epochs=2.0,
         bound=Clip(l2_clip_norm=1.0),
         optimizer=Sgd(learning_rate=2.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
         delta=1e-5,
         aggregate=Average(ema_decay=0.9),
     )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.noise import GaussianNoise
 from fedpriv.mechanisms import Clip
 from fedpriv.parts import Between, Part, PositiveInt
 from fedpriv.training.local.schedule import LocalSgd
@@ -162,7 +161,7 @@ def femnist_users() -> FederatedExperiment:
         rounds=100,
         local=LocalSgd(learning_rate=0.1, batch_size=20),
         bound=Clip(l2_clip_norm=1.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 
@@ -174,7 +173,7 @@ def shakespeare_characters() -> FederatedExperiment:
         task=ShakespeareTask(),
         local=LocalSgd(learning_rate=1.0, batch_size=10, max_examples_per_user=64),
         bound=Clip(l2_clip_norm=1.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 

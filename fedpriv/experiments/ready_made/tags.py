@@ -15,7 +15,7 @@ from dataclasses import replace
 from fedpriv.checkpoints.aggregates import Average, Last
 from fedpriv.experiments.agd import FederatedDescent
 from fedpriv.experiments.averaging import ExampleSampling, FederatedExperiment
-from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn, SphereNoise
+from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
 from fedpriv.experiments.preconditioning import (
@@ -69,7 +69,7 @@ def adadps_tags() -> FederatedExperiment:
         task=TagPredictionTask(inputs="unit-norm", select="public"),
         start=FromPublic(),
         bound=Clip(l2_clip_norm=30.0),  # where none can be chosen
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
         local=LocalSgd(learning_rate=10.0),
         precondition=InSteps(side_information=_RANKS),
         aggregate=Average(ema_warmup=True),
@@ -93,6 +93,7 @@ def adadps_tags_paper() -> FederatedExperiment:
         sampling=PoissonCohorts(cohort=20.0),
         rounds=100,
         noise=GaussianNoise(multiplier=0.3),
+        target_epsilon=None,
         delta=1 / 400,
         local=LocalSgd(learning_rate=10.0, max_examples_per_user=10_000),
         precondition=InSteps(side_information=Rank(preconditioner_gain=50.0)),
@@ -136,7 +137,7 @@ def adadps_ftrl_tags() -> FederatedExperiment:
         name="adadps-ftrl-tags",
         description="AdaDPS with noise correlated over rounds, and no assumption on sampling.",
         sampling=CyclicCohorts(min_separation=20),
-        noise=BandedNoise(target_epsilon=8.0),
+        noise=BandedNoise(),
         server=Ftrl(learning_rate=1.0, momentum=0.0),
     )
 
@@ -164,7 +165,7 @@ def bolt_on_tags() -> Experiment:
         task=_UNIT_NORM,
         users_per_update=50,
         step_schedule=Constant(step_rate=1.0),
-        output_noise=SphereNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 
@@ -179,7 +180,7 @@ def example_sampling_tags() -> Experiment:
         steps=100,
         bound=Clip(l2_clip_norm=1.0),
         optimizer=Sgd(learning_rate=30.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
         eval_every=25,
     )
 
@@ -192,7 +193,7 @@ def dp_fedavg_tags() -> FederatedExperiment:
         task=_UNIT_NORM,
         local=LocalSgd(learning_rate=30.0),
         bound=Clip(l2_clip_norm=20.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 

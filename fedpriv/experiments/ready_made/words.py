@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedpriv.experiments.averaging import FederatedExperiment
-from fedpriv.experiments.noise import GaussianNoise, NoNoise
+from fedpriv.experiments.noise import NoNoise
 from fedpriv.experiments.preconditioning import InSteps, OwnMultipliers
 from fedpriv.experiments.start import FromPublic
 from fedpriv.experiments.tasks import NextWordsTask
@@ -41,7 +41,7 @@ def dp_fedavg_words() -> FederatedExperiment:
         start=FromPublic(),
         local=_LOCAL,
         bound=Clip(l2_clip_norm=1.0),
-        noise=GaussianNoise(target_epsilon=8.0),
+        target_epsilon=8.0,
     )
 
 

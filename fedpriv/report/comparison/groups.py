@@ -112,7 +112,7 @@ class Group:
             return self.target
         if not self.head.private:
             return math.inf
-        given = self.head.options.get("noise.target_epsilon")
+        given = self.head.options.get("target_epsilon")
         return float(given) if given is not None else rounded_up(self.epsilon, 2)
 
     @property
@@ -325,7 +325,7 @@ def _values(name: str, column: Sequence[Group]) -> dict[float, dict[str, Any]]:
     """Return the values of an option in a column by ε: as text, and as they are."""
     private = [group for group in column if group.head.private]
     # That runs without privacy have no noise, the ε says.
-    of_noise = name.partition(".")[0] in ("noise", "output_noise")
+    of_noise = name.partition(".")[0] in ("noise", "output_noise", "target_epsilon")
     found: dict[float, dict[str, Any]] = {}
     for group in (private or column) if of_noise else column:
         for run in group.runs:
@@ -499,7 +499,7 @@ def gaps(groups: Sequence[Group]) -> list[str]:
 
 # Of two options that tell runs apart equally well, the one that a reader looks for first.
 _FIRST = (
-    "noise.target_epsilon", "method", "start", "precondition", "noise", "bound", "sampling",
+    "target_epsilon", "method", "start", "precondition", "noise", "bound", "sampling",
     "noise.multiplier",
 )  # fmt: skip
 _LEFT_OUT = ("seed", "name", "description")
@@ -756,7 +756,7 @@ def sections_of(groups: Sequence[Group]) -> list[Section]:
 
 
 # Options that only say how much ε is spent: runs that differ in nothing else are one curve.
-_SPENDING = ("seed", "noise.target_epsilon", "noise.multiplier")
+_SPENDING = ("seed", "target_epsilon", "noise.multiplier")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

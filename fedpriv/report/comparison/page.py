@@ -364,10 +364,7 @@ def _part(
     }
 
 
-_OF_LEVELS = (
-    *("noise.target_epsilon", "noise.multiplier", "target_epsilon"),
-    *("output_noise.target_epsilon", "output_noise.multiplier"),
-)
+_OF_LEVELS = ("target_epsilon", "noise.multiplier", "output_noise.noise_multiplier")
 
 
 def leaders(section: Section, paired: Sequence[Difference]) -> list[str]:

@@ -66,7 +66,7 @@ MAJORITY, PUBLIC = "majority tag", "public-only"
 
 #: Options that name a run in progress lines.
 _NAMED = (
-    "noise", "noise.target_epsilon", "server.learning_rate", "aggregate", "aggregate.training",
+    "noise", "target_epsilon", "server.learning_rate", "aggregate", "aggregate.training",
     "task.measured_on", "seed",
 )  # fmt: skip
 Options = Mapping[str, Option]

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 import fedpriv as fp
-from fedpriv.experiments.bolt_on import FederatedBoltOn, SphereNoise
+from fedpriv.experiments.bolt_on import FederatedBoltOn
 from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.folder import RunFolder
@@ -41,7 +41,7 @@ def test_a_drawn_start_is_kept_for_it(secure, tmp_path, monkeypatch):
             public=person(99),
             synthetic=True,
         ),
-        output_noise=SphereNoise(target_epsilon=5.0),
+        target_epsilon=5.0,
         users_per_update=5,
     )
     keep = RunFolder.keep

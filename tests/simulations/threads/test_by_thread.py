@@ -136,7 +136,7 @@ def test_what_is_taken_away_is_taken_away(epsilon, tiny_corpus):
     whole, *others = (method.at(epsilon, view, {}).options() for method in ABLATION.values())
     assert whole == METHODS["public start"].at(epsilon, view, {}).options()
     assert all(other != whole for other in others)
-    assert {other["noise.target_epsilon"] for other in others} == {epsilon}
+    assert {other["target_epsilon"] for other in others} == {epsilon}
 
 
 @pytest.mark.parametrize(
