@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedpriv import tree
-from fedpriv.experiments.options import naming_options
 from fedpriv.mechanisms import Bound, Clip, Rounded
 from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.mechanisms.gaussian import Gaussian
+from fedpriv.parts import Between, PositiveFloat, PositiveInt, convert_fields
 from fedpriv.privacy.epsilon import Epsilon, delta_caution
 from fedpriv.privacy.mechanism import Mechanism
 from fedpriv.privacy.noise_grid import NoiseGrid, NoisePoint, noise_grid
@@ -37,13 +37,6 @@ from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
 _ANY_BOUND = 1.0
-#: From what samplers and plans call numbers to the fields that give them.
-_FIELDS = {
-    "num_users": "users",
-    "expected_cohort_size": "cohort",
-    "num_rounds": "rounds",
-    "cohort_cap": "cap",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,20 +121,24 @@ class Rounds:
         shape: Of the law of that number, a truncated negative binomial: 1 for geometric, inf for
             Poisson; None for 1.
 
-    Numbers that do not fit, out of range or together, are refused by each of its methods with a
-    `ValueError`.
+    Raises:
+        ValueError: If a number is out of range; of numbers that do not fit together by each method.
     """
 
-    users: int
-    cohort: float
-    rounds: int
-    delta: float | None = None
+    users: PositiveInt
+    cohort: PositiveFloat
+    rounds: PositiveInt
+    delta: Between | None = None
     sampling: str = "poisson"
     relation: str | Relation | None = None
-    cap: int | None = None
-    devices: int = 1
+    cap: PositiveInt | None = None
+    devices: PositiveInt = 1
     trials: float | None = None
     shape: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check every number."""
+        convert_fields(self)
 
     def plan(
         self,
@@ -174,24 +171,23 @@ class Rounds:
             )
         default = "replace-one" if self.sampling == "fixed" else "add-remove"
         law = self._law()
-        with naming_options(_FIELDS):
-            sampler = sampler_of(self.sampling, self.users, self.cohort, self.cap)
-            if self.devices != 1:
-                sampler = DevicesSampler(draws=sampler, devices=self.devices)
-            draft = Plan(
-                mechanism=Mechanism(
-                    sampler=sampler,
-                    bound=Rounded(bound=Clip(l2_clip_norm=l2_clip_norm)),
-                    privatizer=Gaussian(
-                        noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier
-                    ),
+        sampler = sampler_of(self.sampling, self.users, self.cohort, self.cap)
+        if self.devices != 1:
+            sampler = DevicesSampler(draws=sampler, devices=self.devices)
+        draft = Plan(
+            mechanism=Mechanism(
+                sampler=sampler,
+                bound=Rounded(bound=Clip(l2_clip_norm=l2_clip_norm)),
+                privatizer=Gaussian(
+                    noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier
                 ),
-                num_rounds=self.rounds,
-                relation=Relation.of(default if self.relation is None else self.relation),
-                delta=self.delta,
-                trials=law,
-            )
-            return draft if target_epsilon is None else draft.calibrated(target_epsilon)
+            ),
+            num_rounds=self.rounds,
+            relation=Relation.of(default if self.relation is None else self.relation),
+            delta=self.delta,
+            trials=law,
+        )
+        return draft if target_epsilon is None else draft.calibrated(target_epsilon)
 
     def account(self, noise_multiplier: float) -> Account:
         """Return what the rounds cost with so much noise: an upper bound on ε; `str` rounds it up.

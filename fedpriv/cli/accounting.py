@@ -13,7 +13,6 @@ from rich.table import Table
 from fedpriv.api import rounds as api
 from fedpriv.cli.listing import option_group
 from fedpriv.cli.output import counting, errors, fail, print_json, print_line, print_table
-from fedpriv.experiments.options import naming_options
 from fedpriv.measures import grouped
 from fedpriv.mechanisms.event import Relation
 from fedpriv.privacy.accounting import epsilon_bs16, epsilon_of_rho, rho_bs16, rho_of_epsilon
@@ -42,8 +41,6 @@ Zcdp = Annotated[
         "out.",
     ),
 ]
-#: What the API calls numbers to their flags.
-FLAGS_OF = {"noise_multiplier": "noise-multiplier", "target_epsilon": "target-epsilon"}
 _OF_COHORTS: Mapping[str, tuple[type, str]] = {
     "users": (int, "Users on the roster."),
     "cohort": (float, "Expected cohort (poisson) or its size (fixed)."),
@@ -159,8 +156,7 @@ def account(
     if rho is not None:
         return _account_rho(given, as_json)
     _require(given, "users", "cohort", "rounds", "noise_multiplier")
-    with naming_options(FLAGS_OF):
-        price = api.Rounds(**cohorts).account(given["noise_multiplier"])
+    price = api.Rounds(**cohorts).account(given["noise_multiplier"])
     return _print_price(price, as_json)
 
 
@@ -204,12 +200,11 @@ def calibrate(
         "rounds": whole_numbers(grid_rounds, "--grid-rounds"),
     }
     found = None
-    with naming_options(FLAGS_OF):
-        asked = api.Rounds(**cohorts)
-        price = asked.calibrate(target_epsilon)
-        if grid:
-            with counting("calibrating cohorts and rounds", quiet=as_json) as progress:
-                found = asked.noise_grid(target_epsilon, **listed, progress=progress)
+    asked = api.Rounds(**cohorts)
+    price = asked.calibrate(target_epsilon)
+    if grid:
+        with counting("calibrating cohorts and rounds", quiet=as_json) as progress:
+            found = asked.noise_grid(target_epsilon, **listed, progress=progress)
     if as_json:
         print_json(price.to_json() | ({} if found is None else {"grid": found.to_json()}))
     else:
@@ -252,12 +247,11 @@ def _price_stream(
     if "delta" not in given:
         fail("without users there is no default δ; give --delta, such as 1e-6")
     asked = {"noise": noise, "relation": "zero-out", **given, **pattern}
-    with naming_options(FLAGS_OF):
-        if "target_epsilon" in given:
-            found = calibrate_stream(**asked)
-        else:
-            _require(given, "noise_multiplier")
-            found = account_stream(**asked)
+    if "target_epsilon" in given:
+        found = calibrate_stream(**asked)
+    else:
+        _require(given, "noise_multiplier")
+        found = account_stream(**asked)
     if as_json:
         return print_json(found.to_json())
     return print_line(found)

@@ -14,7 +14,6 @@ from fedpriv.datasets.local_data import NodeData
 from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.experiments.averaging import Averaging
 from fedpriv.experiments.experiment import Components, Experiment, Settings
-from fedpriv.experiments.options import naming_options
 from fedpriv.experiments.settings import settle
 from fedpriv.privacy.plan import BY_EXAMPLE, Plan
 from fedpriv.privacy.trials import Trials
@@ -160,8 +159,7 @@ def build(
     Raises:
         ValueError: If its options do not fit together or do not fit the data.
     """
-    with naming_options(experiment.field_names()):
-        experiment.check()
+    experiment.check()
     central = experiment.unit == "example" and not hasattr(experiment, "examples_per_user")
     if central and corpus is not None:
         raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
@@ -179,11 +177,10 @@ def build(
         check_parts(made, experiment.name)
         if task is None:
             check_heeded(experiment, made)
-    with naming_options(experiment.field_names()):
-        settled, settings = settle(experiment, made, known)
-        components = settled.make_components(made)
-        _check_bound(settled, components)
-        _check_payable(components)
+    settled, settings = settle(experiment, made, known)
+    components = settled.make_components(made)
+    _check_bound(settled, components)
+    _check_payable(components)
     own = {
         **getattr(made, "user_defined", {}),
         **_user_defined(components),

@@ -38,7 +38,6 @@ from fedpriv.experiments.options import (
     check_choice,
     check_fields,
     entries,
-    kebab,
     normalize,
     parts_of,
     values_of,
@@ -83,27 +82,6 @@ _REPLACES = (
     ("steps", "epochs"),
     ("epochs", "steps"),
 )
-#: What plans and optimisers call the options that set them, by unit.
-_FIELD_NAMES: Mapping[Unit, Mapping[str, str]] = {
-    "user": {
-        "num_users": "users",
-        "num_rounds": "rounds",
-        "expected_cohort_size": "cohort",
-        "beta1": "server-momentum",
-        "server momentum": "server-momentum",
-        "server adaptivity": "server-adaptivity",
-    },
-    "example": {
-        "num_rounds": "steps",
-        "expected_cohort_size": "batch-size",
-        "cohort": "batch",
-        "users": "examples",
-        "beta1": "momentum",
-        "server momentum": "momentum",
-        "server learning rate": "learning-rate",
-        "server adaptivity": "adaptivity",
-    },
-}
 
 
 # No slots: a frozen class with slots raises a TypeError that does not name an assigned option.
@@ -235,17 +213,6 @@ class Experiment(ABC):
         """Return the declarations of its options: those that exist with the parts it has."""
         values = self.options()
         return tuple(entry for entry in self._names.entries if entry.exists(values))
-
-    def field_names(self) -> dict[str, str]:
-        """Return options as they are typed by the fields of parts and plans that they set."""
-        found: dict[str, str] = {}
-        for path in self.options():
-            steps = path.split(".")
-            for start in range(len(steps)):
-                form = "_".join(steps[start:])
-                if "_" in form:
-                    found[form] = kebab(form)
-        return found | {"l2_bound": "l2-clip-norm", **_FIELD_NAMES[self.unit]}
 
     def runs_on(self, backend: str) -> bool:
         """Return whether it runs on a backend of this name; training of examples is serial."""

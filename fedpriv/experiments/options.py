@@ -16,7 +16,6 @@ import inspect
 import re
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -56,41 +55,6 @@ def kebab(name: str) -> str:
 def normalize(name: str) -> str:
     """Return the form in which names of options are compared."""
     return name.replace("-", "_").replace(".", "_")
-
-
-def rename_fields(text: str, names: Mapping[str, str]) -> str:
-    """Return a message with fields called by the names of the options that set them.
-
-    >>> rename_fields("num_rounds 0 must be at least 1", {"num_rounds": "rounds"})
-    'rounds 0 must be at least 1'
-
-    A method of that name is no option.
-
-    >>> rename_fields("the task has no rounds()", {"rounds": "num-rounds"})
-    'the task has no rounds()'
-    """
-    if not names:
-        return text
-    return re.sub(rf"\b({'|'.join(names)})\b(?!\()", lambda found: names[found[1]], text)
-
-
-@contextmanager
-def naming_options(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename fields in the `ValueError`s of the code inside to the options that set them.
-
-    Args:
-        names: From fields, as plans and bounds call them, to options.
-
-    Raises:
-        ValueError: The one that was raised, with other names in it.
-    """
-    try:
-        yield
-    except ValueError as error:
-        text = rename_fields(str(error), names)
-        if text == str(error):
-            raise
-        raise ValueError(text) from error
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:

@@ -54,8 +54,8 @@ NEEDS = {
     "server-momentum": {"server": "momentum"},
     "server-adaptivity": {"server": "adam"},
     "ema-decay": {"aggregate": "ema"},
-    "preconditioner-gain": {"precondition": "local"},
     "preconditioner-top": {"precondition": "local"},
+    "preconditioner-gain": {"precondition": "local", "preconditioner-top": 10},
     "side-information": {"precondition": "local"},
 }
 

@@ -1,4 +1,4 @@
-"""Refusals name options as they are typed, also where a plan or an optimiser refuses."""
+"""Refusals name options, also where a plan or an optimiser refuses; `-` and `_` are alike."""
 
 import re
 
@@ -12,7 +12,8 @@ from tests.harness.command_line import CliRunner
 from tests.harness.refusals import refuses
 from tests.tasks.sixty import sixty
 
-FIELDS = re.compile(r"\b[a-z]+(_[a-z0-9]+)+\b")
+PLANS = re.compile(r"\b(num_users|num_rounds|num_examples|expected_cohort_size|l2_bound)\b")
+"""What no one typed."""
 # What is refused by a plan, a bound, a schedule or an optimiser, far from where it was typed: by
 # what is named.
 USERS = {
@@ -56,7 +57,7 @@ def test_options_are_called_as_they_are_typed(tiny_corpus: Corpus, named, option
     )
     with refuses(ValueError, named) as caught:
         build(base.with_options(options), tiny_corpus)
-    assert not FIELDS.search(str(caught.value))
+    assert not PLANS.search(str(caught.value))
 
 
 @pytest.mark.parametrize(("named", "options"), EXAMPLES.items(), ids=EXAMPLES)
@@ -66,7 +67,7 @@ def test_of_centralised_training_too(named, options):
     ).with_options({"noise_multiplier": 1.0})
     with refuses(ValueError, named) as caught:
         build(base.with_options(options))
-    assert not FIELDS.search(str(caught.value)) and "user" not in str(caught.value)
+    assert not PLANS.search(str(caught.value))
 
 
 @pytest.mark.parametrize(("named", "options"), TYPED.items(), ids=TYPED)
@@ -77,4 +78,4 @@ def test_of_the_accounting_commands(named, options):
     typed = [str(item) for name, value in given.items() for item in (f"--{name}", value)]
     with refuses(ValueError, named) as caught:
         raise CliRunner().invoke(app, [command, *typed]).exception
-    assert not FIELDS.search(str(caught.value))
+    assert not PLANS.search(str(caught.value))
