@@ -63,16 +63,6 @@ TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experime
 AUTOMATIC = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
 #: Fields of every experiment that are no options.
 _COMMON = ("name", "description", "statistics")
-#: Options that came later, each with the value at which it does nothing.
-_NEUTRAL: Mapping[str, Option] = {
-    "local.local_steps": None,
-    "local.proximal_mu": 0.0,
-    "local.client_optimizer": "sgd",
-    "local.rate_schedule": "constant",
-    "local.warmup_rounds": 0,
-    "local.dropout_rate": 0.0,
-    "start.brought_weights": False,
-}
 #: Options that say the same in two ways: of such a pair the first, where given, ends the second.
 _REPLACES = (
     ("noise.multiplier", "target_epsilon"),
@@ -190,14 +180,6 @@ class Experiment(ABC):
         """Return the value of every option, and the kind of every part, by path."""
         return {"method": self.method, **values_of(self.task, "task."), **values_of(self)}
 
-    def identity(self) -> dict[str, Option]:
-        """Return the options that tell it from another experiment: all but those that do nothing.
-
-        What is found again by its options, such as a recorded row or the noise of a run, is found
-        by these.
-        """
-        return {n: v for n, v in self.options().items() if (n, v) not in _NEUTRAL.items()}
-
     def user_defined(self) -> dict[str, str]:
         """Return the names of classes that are not fedpriv's: its own, and of parts by path."""
         made, found = type(self), {}
@@ -258,41 +240,23 @@ class Experiment(ABC):
                 kept[other] = None
         if "none" in (read.get("noise"), read.get("output_noise")):
             kept["target_epsilon"] = None
-        at = self if made is type(self) else None
-        return self._build(made, {**kept, **read}, read, at)
-
-    def restored(self, document: Mapping[str, Option]) -> Self:
-        """Return the experiment with the options of a run folder or a row of results.
-
-        Raises:
-            ValueError: For an unknown option or an unfit value.
-        """
-        made = self._class_of(document["method"])
-        read = _names(made, type(self.task)).read(document, {})
-        return replace(self._build(made, read, read), automatic=())
+        values, same = {**kept, **read}, made is type(self)
+        task: Any = self.task
+        if entries(type(task)):
+            task = replace(task, **build_fields(type(task), values, task, "task."))
+        own = {item.name for item in fields(self)} if same else _COMMON
+        rest = {name: getattr(self, name) for name in own}  # fields that are no options stay
+        parts = build_fields(made, values, self if same else None)
+        found: Any = made(**{**rest, "task": task, **parts})
+        there = found.options()
+        left = tuple(name for name in self.automatic if name in there and name not in read)
+        return replace(found, automatic=left)
 
     def _class_of(self, method: Option) -> type[Experiment]:
         """Return the class of a method at this unit: of the own method, this one."""
         if method == self.method:
             return type(self)
         return classes()[self.unit, check_choice("method", method, methods_of(self.unit))]
-
-    def _build(
-        self,
-        made: type[Experiment],
-        values: Mapping[str, Option],
-        given: Mapping[str, Option],
-        at: Experiment | None = None,
-    ) -> Self:
-        task: Any = self.task
-        if entries(type(task)):
-            task = replace(task, **build_fields(type(task), values, task, "task."))
-        own = {item.name for item in fields(made)} if made is type(self) else _COMMON
-        rest = {name: getattr(self, name) for name in own}  # fields that are no options stay
-        found: Any = made(**{**rest, "task": task, **build_fields(made, values, at)})
-        there = found.options()
-        left = tuple(name for name in self.automatic if name in there and name not in given)
-        return replace(found, automatic=left)
 
     def _is_elsewhere(self, made: type[Experiment], name: str, value: Option) -> bool:
         """Return whether a value says that there is none of an option of another method or task.

@@ -149,7 +149,7 @@ def open_worker(
     Raises:
         ValueError: If the experiment or the corpus is not found there.
     """
-    experiment = load_experiment(reference).restored(options)
+    experiment = load_experiment(reference).with_options(options)
     check_supported(experiment, "ray")
     task = make_task(experiment, open_corpus(place))
     return SerialBackend(

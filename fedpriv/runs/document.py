@@ -256,7 +256,7 @@ def restore_experiment(
         given = load_experiment(name)
     elif given.name != document["name"]:
         raise ValueError(f"{path} is a run of {document['name']}, not of {given.name}")
-    return given.restored(document["experiment"])
+    return given.with_options(document["experiment"])
 
 
 def experiment_of(components: Components) -> Experiment:

@@ -11,8 +11,7 @@ The digest is of
 
 * the plan (but not what follows from its mechanism's parts), and every option and kind of the parts
   that are chosen, defaults included: were they left out, a default that changes would give two
-  mechanisms one noise. Left out are options at the value at which they do nothing, which may not
-  change (`Experiment.identity`). Automatic ones enter by the values that were chosen;
+  mechanisms one noise. Automatic ones enter by the values that were chosen;
 * the digest of all users' data. Where it is not known (the users are on nodes, or the task has no
   digest of them) 16 bytes of fresh entropy stand in its place: such a run is resumed from its
   ledger, and is not drawn again by its seed;
@@ -46,7 +45,7 @@ NOISE = "noise_sha256"
 """Name of the digest among the further facts of a ledger's first line."""
 NOT_TRAINED = frozenset({"eval_every", "start.file", "start.brought_weights"})
 """Options that change nothing that is trained; a start file's digest is in, wherever it lies."""
-_VERSION = 5
+_VERSION = 6
 
 
 def noise_digest(experiment: Experiment, document: Mapping[str, Any]) -> str:
@@ -152,7 +151,7 @@ def _without_record(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 def _trained(experiment: Experiment) -> dict[str, Any]:
     """Return the options and kinds of the chosen parts, and the name that replaces code."""
-    task, options = type(experiment.task), experiment.identity()
+    task, options = type(experiment.task), experiment.options()
     custom = (
         not task.__module__.startswith("fedpriv.")
         or experiment.user_defined()

@@ -417,7 +417,7 @@ class Resolver:
             "experiment": experiment.name,
             # Code is told by the name that the study gives it.
             "method": method if custom else None,
-            "options": experiment.identity(),
+            "options": experiment.options(),
             "automatic": sorted(experiment.automatic),
             "start": None if start is None else file_sha256(Path(str(start))),
             "data": self.facts(experiment, corpus).digest,

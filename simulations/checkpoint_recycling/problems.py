@@ -440,7 +440,7 @@ def _public_experiment(problem: Problem) -> Experiment:
 def _public_file(problem: Problem) -> Path:
     """Return the cache's file of a public run's last model and of its average."""
     experiment = _public_experiment(problem)
-    name = document_sha256({"name": experiment.name, **experiment.identity()})[:16]
+    name = document_sha256({"name": experiment.name, **experiment.options()})[:16]
     return cache_dir() / "recycling" / f"public-{name}.safetensors"
 
 

@@ -51,7 +51,7 @@ class Run:
     @property
     def identity(self) -> str:
         """Key of the run: digest of all options, the split, the size and the seed."""
-        described = {"name": self.experiment.name, **self.experiment.identity()}
+        described = {"name": self.experiment.name, **self.experiment.options()}
         described |= {"seed": self.seed, "split": self.split, "reduced": self.reduced}
         described |= {"curve": self.curve}
         return document_sha256(described)[:16]

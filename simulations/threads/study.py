@@ -221,7 +221,7 @@ def train(
         seed: Of it.
         public: What earlier calls learnt of public users, by experiment; this one's is added.
     """
-    public, options = {} if public is None else public, experiment.identity()
+    public, options = {} if public is None else public, experiment.options()
     own = {n: v for n, v in options.items() if n not in ("target_epsilon", "seed")}
     name = document_sha256({"experiment": experiment.name, "options": own})
     part = public.get(name)

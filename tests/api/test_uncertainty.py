@@ -51,7 +51,7 @@ def test_scores_are_of_the_predicted_class_example_by_example(folder, tiny_corpu
     found = fp.run_uncertainty(folder, ks=(4,)).spreads[0].scores
     store = CheckpointStore(folder / "checkpoints")
     options = json.loads((folder / "experiment.json").read_text())["experiment"]
-    task = make_task(load_experiment("dp-fedavg-tags").restored(options), tiny_corpus)
+    task = make_task(load_experiment("dp-fedavg-tags").with_options(options), tiny_corpus)
     models = [store.load(number)[0] for number in range(5, 9)]
     whole = [np.concatenate([p for p, _ in task.class_scores(m, public=True)]) for m in models]
     answer = np.mean(whole, axis=0).argmax(axis=1)

@@ -65,7 +65,7 @@ def test_they_are_set_like_ours_and_reach_the_model():
     assert wide.task.hidden == 32 and widths(build(wide)) == (32, 4)
     assert wide.task.rows is made.task.rows or (wide.task.rows == made.task.rows).all()
     assert wide.options() | {"task.hidden": 8} == made.options()
-    assert made.restored(wide.options()) == wide != made
+    assert made.with_options(wide.options()) == wide != made
     assert wide.with_options({"rounds": 2}).task.hidden == 32
 
 

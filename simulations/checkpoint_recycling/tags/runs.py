@@ -126,7 +126,7 @@ class Site:
 
     def row(self, kind: str, experiment: Experiment, make: Callable[[], Row]) -> Row:
         """Make a row, whose progress is printed."""
-        of = experiment.identity()
+        of = experiment.options()
         named = [f"{name} {of[name]}" for name in _NAMED if of.get(name) is not None]
         return self.pace.work(", ".join([kind, *named]), make)
 

@@ -66,23 +66,6 @@ def changed(experiment, entry):
     return None
 
 
-@pytest.mark.parametrize("name", ["dp-fedavg-tags", "adadps-tags"])
-def test_options_that_came_later_move_no_root_where_they_do_nothing(name):
-    """As it was before there were local steps, FedProx, client optimisers, rates and dropouts."""
-    neutral = {
-        "local-steps": None, "proximal-mu": 0.0, "client-optimizer": "sgd",
-        "rate-schedule": "constant", "warmup-rounds": 0, "dropout-rate": 0.0,
-    }  # fmt: skip
-    experiment = READY_MADE[name]
-    assert digest(experiment) == digest(experiment.with_options(neutral))
-    there = experiment.options()
-    assert not {f"local.{option.replace('-', '_')}" for option in neutral} - {*there}
-    assert {*there} - {*experiment.identity()} == {
-        "start.brought_weights",
-        *(f"local.{option.replace('-', '_')}" for option in neutral),
-    }
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY_MADE)
 def test_every_option_that_a_chosen_part_reads_moves_the_root(name):
@@ -112,7 +95,6 @@ def test_nothing_else_of_an_experiment_moves_the_root(name):
     experiment = replace(READY_MADE[name], automatic=())
     before = digest(experiment)
     assert digest(experiment.with_options(experiment.options())) == before
-    assert digest(experiment.restored(experiment.options())) == before
     assert digest(experiment.with_options({"delta": experiment.delta, "eval-every": 3})) == before
     for change in (
         {"name": "another"}, {"description": "Another."}, {"automatic": ("rounds",)}
