@@ -101,7 +101,7 @@ class Entry:
         Raises:
             ValueError: If it has another type or is out of range.
         """
-        if value == "none" and self.takes_none and _unannotated(self._hint) is not str:
+        if value == "none" and self.takes_none:
             value = None
         if isinstance(value, str) and self.type is bool:
             value = {"true": True, "false": False}.get(value, value)

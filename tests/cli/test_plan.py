@@ -12,7 +12,7 @@ BASE = ("calibrate", "--users", "400", "--cohort", "20", "--rounds", "10", "--ta
 GRID = ("--grid-cohorts", "20,40", "--grid-rounds", "5,10")
 
 #: Ten users of an own file, and noise for a target.
-SOURCE = GOOD.replace("multiplier=1.0", "target_epsilon=4.0").replace(
+SOURCE = GOOD.replace("noise=GaussianNoise(multiplier=1.0)", "target_epsilon=4.0").replace(
     'public=users["u0"]', 'public=users["u0"], synthetic=True'
 )
 

@@ -18,6 +18,7 @@ from fedpriv.backends import Backend, SerialBackend
 from fedpriv.backends.flower.settings import OWN_KEYS, opened_node
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
+from fedpriv.experiments.noise import Noise
 from fedpriv.mechanisms.event import FIELDS, Event, Relation
 from fedpriv.mechanisms.privatizer import Privatizer
 from fedpriv.privacy import accounting
@@ -147,10 +148,12 @@ def test_a_run_of_a_new_kind_of_event_is_read_once_its_file_is_loaded(page, monk
     kind = "gaussian-and-laplace"
     monkeypatch.setitem(FIELDS, kind, FIELDS[kind])
     monkeypatch.setattr(accounting, "_ADDED", dict(accounting._ADDED))
-    monkeypatch.setattr(Privatizer, "kinds", dict(Privatizer.kinds))
+    for base in (Privatizer, Noise):
+        monkeypatch.setattr(base, "kinds", dict(base.kinds))
 
     def forget():
-        del FIELDS[kind], accounting._ADDED[kind], Privatizer.kinds["Twice"]
+        del FIELDS[kind], accounting._ADDED[kind]
+        del Privatizer.kinds["Twice"], Noise.kinds["TwiceNoise"]
         for module in [name for name in sys.modules if name.partition("_")[0] == "twice"]:
             del sys.modules[module]
 

@@ -85,7 +85,7 @@ def test_every_option_that_a_chosen_part_reads_moves_the_root(name):
                 continue
             moved += 1
             assert (digest(other) == before) == (path in NOT_TRAINED), path
-        assert moved >= 0.9 * (len(options) - 1)
+        assert moved >= 0.85 * (len(options) - 1)
 
 
 @pytest.mark.slow
