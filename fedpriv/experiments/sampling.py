@@ -97,7 +97,7 @@ class SeparatedCohorts(Cohorts):
 
     Attributes:
         cohort: Cohort size, whole; none for a twentieth of the roster.
-        min_separation: A user's rounds i and j have |i - j| >= this; none for as cohorts allow.
+        min_separation: From one round of a user to the next, at least; none for as cohorts allow.
         max_participations: Rounds of one user at most; none for as many as fit.
     """
 
@@ -188,7 +188,7 @@ class SeparatedBatches(Batches):
     """Batches among examples whose last step is at least a separation back.
 
     Attributes:
-        min_separation: An example's steps i and j have |i - j| >= this; none for as batches allow.
+        min_separation: From a step of an example to its next, at least; none for as batches allow.
         max_participations: Steps of one example at most; none for as many as fit.
     """
 

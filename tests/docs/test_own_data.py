@@ -312,7 +312,7 @@ def test_half_a_node_config_a_partition_and_another_experiment_are_refused(place
 def test_only_the_server_needs_public_examples(place, tmp_path):
     """As own-data.md has it: a file there, None on nodes; a simulation has the file too."""
     (code,) = python(PAGE)
-    (field,) = re.findall(r"`(public_file: str = option\(.*?\))`", PAGE)
+    (field,) = re.findall(r"`(public_file: str = \"\")`", PAGE)
     ((called, argument),) = re.findall(r"`public=(public_of\(self\.\w+),\s(data\))`", PAGE)
     own = place.root / "visits.py"
     text = own.read_text("utf-8").replace("public=public()", f"public={called}, {argument}")

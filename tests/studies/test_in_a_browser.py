@@ -151,7 +151,7 @@ def test_every_download_is_saved_under_its_name(opened, tmp_path):
     opened.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
     links = "document.querySelectorAll('.downloads a')"
     names = opened.run(f"[...{links}].map((link) => link.download)")
-    assert len(names) == 7
+    assert len(names) == 6
     for place, name in enumerate(names):
         opened.run(f"{links}[{place}].click()")
         for _ in range(600):
@@ -160,7 +160,7 @@ def test_every_download_is_saved_under_its_name(opened, tmp_path):
             time.sleep(0.05)
     saved = {path.suffix: path.read_bytes() for path in tmp_path.iterdir()}
     assert {path.name for path in tmp_path.iterdir()} == set(names)
-    assert saved[".png"].startswith(b"\x89PNG") and json.loads(saved[".json"])["rows"]
+    assert json.loads(saved[".json"])["rows"]
     assert ElementTree.fromstring(saved[".svg"]).tag.endswith("svg")
     assert b"\\begin{tabular}" in saved[".tex"]
     assert len(list(csv.reader((tmp_path / "trials.csv").read_text().splitlines()))) == 51
