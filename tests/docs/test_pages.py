@@ -18,7 +18,6 @@ DOCS = ROOT / "docs"
 RUN_BY = {
     "start.md": "tests/docs/test_pages.py",
     "before-running.md": "tests/docs/test_pages.py",
-    "methods/checkpoints.md": "tests/docs/test_pages.py",
     "python-api.md": "tests/api/test_pages.py",
     "own-data.md": "tests/docs/test_own_data.py",
     "your-own.md": "tests/training/per_example/example_sum/test_public.py",
@@ -50,7 +49,7 @@ SIZES = {
     "before-running.md": ("rounds=20", "rounds=2, cohort=6"),
 }
 #: Pages whose code is run one block after the other, all but privacy-statement slow.
-RUN = [*NOTEBOOKS, *(DOCS / name for name in (*SIZES, "methods/checkpoints.md"))]
+RUN = [*NOTEBOOKS, *(DOCS / name for name in SIZES)]
 
 
 @pytest.mark.parametrize(

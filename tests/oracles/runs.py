@@ -38,6 +38,7 @@ from fedpriv.runs.door import RunDoor
 from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import PersonalLayers
+from fedpriv.training.local.schedule import PlainSteps
 from fedpriv.training.work import Trainer
 from fedpriv.transform import Transform
 from simulations.reproduction.command import app as studies
@@ -298,7 +299,7 @@ def options() -> Iterator[tuple[tuple[str, str], Any]]:
 
     Without kinds of parts that tests define.
     """
-    bases = (Bound, Transform, Preconditioner, Noise, Cohorts, Batches)
+    bases = (Bound, Transform, Preconditioner, Noise, Cohorts, Batches, PlainSteps)
     foreign = {
         kind_of(part)
         for base in bases

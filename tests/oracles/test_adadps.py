@@ -56,7 +56,9 @@ def test_on_the_grid(where):
 
 
 def test_dp_fedadam():
-    start, played = played_by_user(server="adam", **{"server.learning_rate": 0.1})
+    start, played = played_by_user(
+        server="adam", **{"server.learning_rate": 0.1, "server.adaptivity": 1e-3}
+    )
     rate = partial(adadps.server_adam, alpha=0.1, eps=1e-3)
     product.check(played, federated(start, played, server=rate))
 

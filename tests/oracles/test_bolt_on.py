@@ -121,7 +121,7 @@ def test_private_tuning():
 def test_training_of_candidates():
     """Three parts of ten, one candidate each, and ten examples that judge."""
     rates = (0.5, 2.0, 8.0)
-    start, [played] = product.play(product.tuning(rates, epsilon=4.0))
+    start, [played] = product.play(product.tuning(rates, epsilon=8.0))
     x = np.column_stack([product.TRAIN[0].astype(float), np.ones(40)])
     short, y = x / np.maximum(1, np.linalg.norm(x, axis=1, keepdims=True)), product.TRAIN[1] == 0
     counts = []

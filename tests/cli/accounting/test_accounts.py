@@ -114,8 +114,8 @@ def test_an_epsilon_has_two_rhos():
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["account", *ROUNDS, "--noise-multiplier", "nan"], "noise-multiplier nan"),
-        (["account", *ROUNDS, "--noise-multiplier", "0"], "noise-multiplier 0"),
+        (["account", *ROUNDS, "--noise-multiplier", "nan"], "noise_multiplier nan"),
+        (["account", *ROUNDS, "--noise-multiplier", "0"], "noise_multiplier 0"),
         ([*ONE, "--sampling", "shuffle"], "sampling 'shuffle'"),
         ([*ONE, "--relation", "zero"], "relation 'zero'"),
         ([*ONE, "--cap", "39"], "cap 39"),
@@ -129,9 +129,9 @@ def test_an_epsilon_has_two_rhos():
         (["account", "--rho", 1], "--delta"),
         (["account", "--rho", -1, "--delta", 0.1], "rho -1"),
         (["account", "--rho", 1, "--delta", 0.1, "--users", 4], "--users"),
-        (["calibrate", *ROUNDS, "--target-epsilon", "nan"], "target-epsilon nan"),
-        (["calibrate", *ROUNDS, "--target-epsilon", "0"], "target-epsilon 0"),
-        (["calibrate", *ROUNDS, "--target-epsilon", "1e9"], "target-epsilon 1e+09"),
+        (["calibrate", *ROUNDS, "--target-epsilon", "nan"], "target_epsilon nan"),
+        (["calibrate", *ROUNDS, "--target-epsilon", "0"], "target_epsilon 0"),
+        (["calibrate", *ROUNDS, "--target-epsilon", "1e9"], "target_epsilon 1e+09"),
         (["calibrate", *BASE, "--target-epsilon", "2", "--cap", "39"], "cap 39"),
         (["calibrate", *BASE, "--target-epsilon", "2", "--devices", "401"], "401"),
         (["calibrate", *BASE, "--target-epsilon", "2", "--shape", "1"], "1"),

@@ -64,7 +64,7 @@ def test_bands_are_calibrated_and_say_what_is_left_of_their_noise(more):
         (("account", *TREE, "--noise-multiplier", 4, "--bands", 9), "bands 9"),
         (("calibrate", *TREE, "--target-epsilon", 4, "--cap", 9), "--cap"),
         (("calibrate", *TREE, "--target-epsilon", 4, "--grid-rounds", 9), "--grid-rounds"),
-        (("account", *BANDS, "--noise-multiplier", "nan"), "noise-multiplier"),
+        (("account", *BANDS, "--noise-multiplier", "nan"), "noise_multiplier"),
         (("calibrate", "--bands", 3, "--target-epsilon", 1), "--bands"),
     ],
 )
