@@ -18,8 +18,10 @@ def with_components(
         options: Fields with other values.
     """
 
-    class Derived(type(experiment)):
-        def make_components(self, task):
+    base: Any = type(experiment)
+
+    class Derived(base):
+        def make_components(self, task: Any) -> Components:
             return change(super().make_components(task))
 
     given = {item.name: getattr(experiment, item.name) for item in fields(experiment)}
