@@ -106,7 +106,8 @@ VALUES: dict[str, Any] = {
     # What is made of releases.
     "training": "replace", "aggregate.start": 2, "ema_decay": 0.5, "ema_warmup": True, "k": 1,
     "rounds": 2, "momentum": 0.3, "adaptivity": 0.1, "server.restart": 2,
-    "optimizer.restart": 2, "decay": 0.3, "regulariser": 0.1, "delay_plain": 2, "delay_preconditioned": 1, "clip_ratio": 0.5,
+    "optimizer.restart": 2, "decay": 0.3, "regulariser": 0.1, "delay_plain": 2,
+    "delay_preconditioned": 1, "clip_ratio": 0.5,
     "rate_ratio": 0.5,
     # What users do.
     "learning_rate": 0.05, "batch_size": 2, "epochs": 2.0, "max_examples_per_user": 2,
