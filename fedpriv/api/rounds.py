@@ -14,7 +14,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from fedpriv import tree
 from fedpriv.mechanisms import Bound, Clip, Rounded
@@ -37,6 +37,11 @@ from fedpriv.tree import Params
 
 #: Noise is a multiple of the bound, so whatever the bound, the price is the same.
 _ANY_BOUND = 1.0
+
+
+def _by_trials(name: str, value: Any) -> Any:
+    """Leave a value to `Trials`, which takes inf."""
+    return value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,8 +138,8 @@ class Rounds:
     relation: str | Relation | None = None
     cap: PositiveInt | None = None
     devices: PositiveInt = 1
-    trials: float | None = None
-    shape: float | None = None
+    trials: Annotated[float, _by_trials] | None = None
+    shape: Annotated[float, _by_trials] | None = None
 
     def __post_init__(self) -> None:
         """Check every number."""
