@@ -63,14 +63,11 @@ TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experime
 AUTOMATIC = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
 #: Fields of every experiment that are no options.
 _COMMON = ("name", "description", "statistics")
-#: Options that say the same in two ways: of such a pair the first, where given, ends the second.
-_REPLACES = (
+#: Options that say the same in two ways: where one of a pair is given, the other ends.
+_EITHER = (
     ("noise.multiplier", "target_epsilon"),
     ("output_noise.noise_multiplier", "target_epsilon"),
-    ("target_epsilon", "noise.multiplier"),
-    ("target_epsilon", "output_noise.noise_multiplier"),
     ("steps", "epochs"),
-    ("epochs", "steps"),
 )
 
 
@@ -235,9 +232,10 @@ class Experiment(ABC):
             for entry in names.entries:
                 if entry.path in kept and entry.exists(kinds) and not entry.is_choice:
                     kept[entry.path] = entry.coerce(entry.path, kept[entry.path])
-        for one, other in _REPLACES:
-            if read.get(one) is not None and other not in read:
-                kept[other] = None
+        for pair in _EITHER:
+            for one, other in (pair, pair[::-1]):
+                if read.get(one) is not None and other not in read:
+                    kept[other] = None
         if "none" in (read.get("noise"), read.get("output_noise")):
             kept["target_epsilon"] = None
         values, same = {**kept, **read}, made is type(self)

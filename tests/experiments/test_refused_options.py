@@ -125,6 +125,23 @@ WORDS = {"noise.multiplier": 1.0, "l2-clip-norm": 0.5, "rounds": ROUNDS, "cohort
         ),
         (
             ("example", "averaging"), sixty, {**BASES["example", "averaging"],
+            "optimizer": "ftrl", "optimizer.restart": ROUNDS}, ROUNDS,
+        ),
+        (
+            ("example", "averaging"), sixty, {**BASES["example", "averaging"],
+            "preconditioner": "ideal", "noise.multiplier": None, "target-epsilon": 8.0},
+            "target-epsilon 8",
+        ),
+        (
+            ("example", "averaging"), sixty, {**BASES["example", "averaging"],
+            "preconditioner": "ideal", "target-epsilon": 8.0}, "target-epsilon 8",
+        ),
+        (
+            ("user", "bolt-on"), TagPredictionTask(), {**BASES["user", "bolt-on"],
+            "output-noise": "none"}, "target-epsilon 2",
+        ),
+        (
+            ("example", "averaging"), sixty, {**BASES["example", "averaging"],
             "preconditioner": "delayed", "delay-plain": 3}, "delay-plain",
         ),
     ],
