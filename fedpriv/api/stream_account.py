@@ -139,7 +139,7 @@ def stream(
         noise: "tree", "banded" or "blt".
         rounds: T, at most `MOST_ROWS` (`fedpriv.mechanisms.correlated.noise`); of trees None
             takes all of theirs.
-        min_separation: b, two rows i and j of one user have |i - j| >= b; None for a tree's rows,
+        min_separation: b, two rows of one user are at least b apart; None for a tree's rows,
             or the bands.
         max_participations: Rows that one user is in at most; None for as many as fit.
         steps_per_tree: Rows of a tree, after which one restarts; None for one tree.

@@ -40,7 +40,7 @@ class Participation(Part):
 
     Attributes:
         most: In how many rows one user is at most.
-        min_separation: b: two rows of one user, i and j, have |i - j| >= b. 1 allows every row.
+        min_separation: b: two rows of one user are at least b apart. 1 allows every row.
         num_rows: Of how many rows in all; None where it does not matter.
 
     Raises:

@@ -513,7 +513,7 @@ class SeparatedSampler(_OfOneSize):
     Attributes:
         num_users: Users on the roster, n.
         size: Users a cohort; fewer where fewer are free.
-        min_separation: b: a user of row i is in no other row j with |i - j| < b.
+        min_separation: b: rows of one user are at least b apart.
         max_participations: In how many rows one user is at most.
 
     Guarantees:
