@@ -56,8 +56,13 @@ if TYPE_CHECKING:
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
     from fedpriv.training.permutation_sgd import Constants as Constants
-    from fedpriv.training.permutation_sgd import StepSchedule as StepSchedule
     from fedpriv.training.permutation_sgd import loss_constants as loss_constants
+    from fedpriv.training.step_schedules import ConstantStep as ConstantStep
+    from fedpriv.training.step_schedules import DecreasingStep as DecreasingStep
+    from fedpriv.training.step_schedules import PowerStep as PowerStep
+    from fedpriv.training.step_schedules import SquareRootStep as SquareRootStep
+    from fedpriv.training.step_schedules import StepSchedule as StepSchedule
+    from fedpriv.training.step_schedules import StronglyConvexStep as StronglyConvexStep
 
 __version__ = "0.1.0"
 
@@ -83,7 +88,15 @@ _ROOMS = {
     "fedpriv.tasks.checks": ("check_task",),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
-    "fedpriv.training.permutation_sgd": ("Constants", "StepSchedule", "loss_constants"),
+    "fedpriv.training.permutation_sgd": ("Constants", "loss_constants"),
+    "fedpriv.training.step_schedules": (
+        "ConstantStep",
+        "DecreasingStep",
+        "PowerStep",
+        "SquareRootStep",
+        "StepSchedule",
+        "StronglyConvexStep",
+    ),
 }
 _ROOM = {name: room for room, names in _ROOMS.items() for name in names}
 _MODULES = {"flower": "fedpriv.api.flower"}
@@ -130,7 +143,12 @@ __all__ = [  # noqa: RUF022 - by what they are for
     "bolt_on",
     "loss_constants",
     "Constants",
+    "ConstantStep",
+    "DecreasingStep",
+    "PowerStep",
+    "SquareRootStep",
     "StepSchedule",
+    "StronglyConvexStep",
     "Perturbed",
     # Flower apps of one's own.
     "flower",

@@ -4,7 +4,7 @@ import numpy as np
 from torch import nn
 
 from fedpriv.datasets.local_data import Table, local_users
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd
 from fedpriv.mechanisms import Clip
 from fedpriv.tasks.module_task import ModuleTask
 
@@ -54,7 +54,7 @@ def experiment():
         description="Who comes back?",
         task=Visits(),
         rounds=3,
-        sampling=PoissonCohorts(cohort=20.0),
+        cohort=20.0,
         bound=Clip(l2_clip_norm=0.5),
         noise=GaussianNoise(multiplier=1.0),
         local=LocalSgd(learning_rate=0.5),

@@ -3,7 +3,7 @@ import json
 import numpy as np
 from torch import nn
 
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd
 from fedpriv.mechanisms import Clip
 from fedpriv.tasks.module_task import ModuleTask
 
@@ -52,7 +52,7 @@ def experiment():
         description="The next word.",
         task=task,
         rounds=15,
-        sampling=PoissonCohorts(cohort=20.0),
+        cohort=20.0,
         bound=Clip(l2_clip_norm=2.0),
         noise=GaussianNoise(multiplier=0.5),
         local=LocalSgd(learning_rate=0.5, batch_size=5, epochs=2),

@@ -1,7 +1,7 @@
 import numpy as np
 from torch import nn
 
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd
 from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip
 from fedpriv.tasks.module_task import ModuleTask
@@ -38,7 +38,7 @@ def experiment():
         description="Linear regression.",
         task=task,
         rounds=20,
-        sampling=PoissonCohorts(cohort=30.0),
+        cohort=30.0,
         bound=Clip(l2_clip_norm=1.0),
         noise=GaussianNoise(multiplier=0.7),
         local=LocalSgd(learning_rate=0.05, batch_size=10),

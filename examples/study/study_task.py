@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd
 from fedpriv.mechanisms import Clip
 from fedpriv.tasks.module_task import ModuleTask
 
@@ -30,7 +30,7 @@ def experiment():
         description="A linear classifier on synthetic users.",
         task=task,
         rounds=4,
-        sampling=PoissonCohorts(cohort=20.0),
+        cohort=20.0,
         bound=Clip(l2_clip_norm=0.5),
         noise=GaussianNoise(multiplier=1.0),
         local=LocalSgd(learning_rate=0.5),

@@ -8,7 +8,7 @@ def train(walk):                                  # was: train(rows)
     return {"weights": w}
 
 made = fp.bolt_on(train, fp.loss_constants("logistic", regulariser=0.01), 10,
-                  fp.StepSchedule(name="strongly-convex"), num_rows=len(rows),
+                  fp.StronglyConvexStep(), num_rows=len(rows),
                   params={"weights": np.zeros(50)}, target_epsilon=1.0, out="runs/own")
 """
 
@@ -33,7 +33,8 @@ from fedpriv.privacy.plan import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.training.bolt_on import BoltOn, output_noise, plan_of_release
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation_sgd import Constants, Passes, StepSchedule, loss_constants
+from fedpriv.training.permutation_sgd import Constants, Passes, loss_constants
+from fedpriv.training.step_schedules import ConstantStep, StepSchedule
 from fedpriv.training.wrapped_sgd import Train, Wrapped
 from fedpriv.tree import Params
 
@@ -157,7 +158,7 @@ def bolt_on(
     if not isinstance(known, Constants):
         raise ValueError(f"constants {known!r}: give loss_constants(...), or Constants of your own")
     if not isinstance(schedule, StepSchedule):
-        schedule = StepSchedule(rate=schedule)
+        schedule = ConstantStep(rate=schedule)
     kept = check_kept(out, secure, anchor)
     start = _float32(params)
     size = sum(array.size for array in start.values())
@@ -244,7 +245,7 @@ def _described(work: Wrapped) -> dict[str, Any]:
         "loss": constants.pop("name"),
         **constants,
         **passes,
-        "schedule": schedule.pop("name"),
+        "schedule": work.passes.schedule.kind,
         **schedule,
         "num_rows": work.num_examples,
     }

@@ -10,11 +10,7 @@ from fedpriv.checkpoints.aggregates import (
     Uniform,
 )
 from fedpriv.experiments.agd import CentralDescent, FederatedDescent
-from fedpriv.experiments.averaging import (
-    CentralExperiment,
-    ExampleSampling,
-    FederatedExperiment,
-)
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.bolt_on import CentralBoltOn, FederatedBoltOn
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.noise import (
@@ -25,12 +21,10 @@ from fedpriv.experiments.noise import (
     TreeNoise,
 )
 from fedpriv.experiments.sampling import (
-    CyclicBatches,
-    CyclicCohorts,
-    FixedCohorts,
-    PoissonCohorts,
-    SeparatedBatches,
-    SeparatedCohorts,
+    CyclicSampling,
+    FixedSampling,
+    PoissonSampling,
+    SeparatedSampling,
 )
 from fedpriv.training.local.schedule import LocalSgd
 
@@ -42,14 +36,12 @@ __all__ = [
     "CentralBoltOn",
     "CentralDescent",
     "CentralExperiment",
-    "CyclicBatches",
-    "CyclicCohorts",
-    "ExampleSampling",
+    "CyclicSampling",
     "Experiment",
     "FederatedBoltOn",
     "FederatedDescent",
     "FederatedExperiment",
-    "FixedCohorts",
+    "FixedSampling",
     "GaussianNoise",
     "Last",
     "LocalSgd",
@@ -57,9 +49,8 @@ __all__ = [
     "MeanOutputs",
     "NoNoise",
     "ParamsAggregate",
-    "PoissonCohorts",
-    "SeparatedBatches",
-    "SeparatedCohorts",
+    "PoissonSampling",
+    "SeparatedSampling",
     "TreeNoise",
     "Uniform",
 ]

@@ -20,7 +20,7 @@ from fedpriv.experiments.preconditioning import (
     Surroundings,
     choose_preconditioner,
 )
-from fedpriv.experiments.sampling import Batches, Cohorts, PoissonBatches, PoissonCohorts, limit_of
+from fedpriv.experiments.sampling import PoissonSampling, Sampling, limit_of
 from fedpriv.experiments.start import Fresh
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import Bound, Clip, Rounded, SideInformation, Unbounded
@@ -67,6 +67,7 @@ class Averaging(Experiment):
     """Base of averaging over users and over examples: one noisy sum a round, in one fixed plan.
 
     Attributes:
+        sampling: How users, or examples, are drawn.
         bound: How each update, or gradient, is bounded.
         noise: What is added to the sum; tree, banded and blt are correlated over rounds.
         exact_sum: Sum on a grid: the same bits for any order, backend and workers; none for true by
@@ -74,7 +75,7 @@ class Averaging(Experiment):
         aggregate: What is made of the released models.
     """
 
-    sampling: Any
+    sampling: Sampling = PoissonSampling()
     bound: Bound = Clip()
     noise: Noise = GaussianNoise()
     exact_sum: bool | None = None
@@ -193,7 +194,7 @@ class FederatedExperiment(Averaging):
 
     Attributes:
         rounds: How many rounds are planned and paid for.
-        sampling: How cohorts are drawn.
+        cohort: Expected number of users a round; none for a twentieth of the roster.
         local: Local training of a user.
         precondition: Where A of side information acts: in local steps, on the update, or both.
         release_preconditioner: A preconditioner made of past releases.
@@ -203,7 +204,7 @@ class FederatedExperiment(Averaging):
 
     task: TaskFactory = field(default=TagPredictionTask(), repr=False)
     rounds: PositiveInt = 100
-    sampling: Cohorts = PoissonCohorts()
+    cohort: PositiveFloat | None = None
     local: LocalSgd = LocalSgd()
     precondition: Precondition = Nowhere()
     release_preconditioner: Preconditioner = Preconditioner()
@@ -216,7 +217,7 @@ class FederatedExperiment(Averaging):
 
     def sampler_of(self, number: int) -> Sampler:
         """Return the sampler of so many users."""
-        return self.sampling.sampler(number, self.rounds)
+        return self.sampling.sampler(number, self.cohort, self.rounds)
 
     def check(self) -> None:
         """Refuse what does not fit together, and what would have no effect."""
@@ -396,10 +397,10 @@ class CentralExperiment(Averaging):
     DP-SGD              bound clip, optimizer sgd
     DP-Adam             bound clip, optimizer adam (likewise rmsprop, adagrad)
     DP-NSGD, DP-NAdam   bound normalise, optimizer sgd or adam
-    AdaDPS              preconditioner public-rmsprop, public-adam, public-adagrad, public-own
-                        (`statistics`) or side-information
+    AdaDPS              preconditioner public-rmsprop, public-adam, public-adagrad or
+                        side-information
     DP-R-Pub            preconditioner r-pub
-    DP-Adam-Pub         preconditioner adam-pub, optimizer ema-momentum
+    DP-Adam-Pub         preconditioner r-pub, optimizer ema-momentum
     PDA-DPMD            preconditioner mirror-descent
     DP²                 preconditioner delayed
     scale-then-priv.    preconditioner past-releases, optimizer adam or rmsprop
@@ -409,11 +410,13 @@ class CentralExperiment(Averaging):
     ==================  ========================================================================
 
     Attributes:
-        batch_size: Expected examples a step; each has its own independent draw.
+        batch_size: Expected examples a step; none for a twentieth of all.
         epochs: Passes over the training set, in expectation; sets the steps.
         steps: Steps; none takes them from epochs.
         micro_batch: Examples whose mean is bounded as one; above 1 sensitivity doubles.
-        sampling: How batches are drawn.
+        examples_per_user: Of a task of users, whose unit is a user (ELS; `fedpriv.tasks.central`):
+            slots of each user in the training set, filled or empty, which batches are drawn of;
+            more examples are left out. None for a task of examples.
         optimizer: What is made of the released mean gradient.
         schedule: Of the learning rate: a tenth from half and a hundredth from three quarters of the
             steps, one triangle, or α/√t.
@@ -424,11 +427,11 @@ class CentralExperiment(Averaging):
 
     unit: ClassVar[Unit] = "example"
 
-    batch_size: PositiveFloat = 64.0
+    batch_size: PositiveFloat | None = None
     epochs: PositiveFloat | None = None
     steps: PositiveInt | None = None
     micro_batch: PositiveInt = 1
-    sampling: Batches = PoissonBatches()
+    examples_per_user: PositiveInt | None = None
     optimizer: Optimizer = Sgd(learning_rate=0.1)
     schedule: Literal["constant", "step", "cyclic", "inverse-root"] = "constant"
     preconditioner: Preconditioner | PreconditionerRecipe = Preconditioner()
@@ -446,6 +449,11 @@ class CentralExperiment(Averaging):
                 "examples there is nothing but a norm: use bound 'clip' or 'normalise'"
             )
 
+    def expected_batch(self, num_examples: int) -> float:
+        """Return the expected number of examples a step, of so many."""
+        given = self.batch_size
+        return self.sampling.usual_size(num_examples) if given is None else given
+
     def num_steps(self, num_examples: int) -> int:
         """Return how many steps are planned.
 
@@ -455,7 +463,8 @@ class CentralExperiment(Averaging):
         if self.steps is not None and self.epochs is None:
             return self.steps
         if self.epochs is not None and self.steps is None:
-            return max(1, math.ceil(self.epochs * num_examples / self.batch_size - 1e-9))
+            size = self.expected_batch(num_examples)
+            return max(1, math.ceil(self.epochs * num_examples / size - 1e-9))
         raise ValueError(
             f"steps {self.steps!r} and epochs {self.epochs!r}: give exactly one of them"
         )
@@ -470,7 +479,7 @@ class CentralExperiment(Averaging):
         """Return sums of bounded gradients; see `Experiment.make_trainer`."""
         groups = None
         if self.micro_batch != 1:
-            groups = max(1, round(self.batch_size / self.micro_batch))
+            groups = max(1, round(self.expected_batch(task.num_train) / self.micro_batch))
         return CentralSum(
             gradients=gradients_on(device, task.train, rounded=bool(self.exact_sum)),
             num_examples=task.num_train,
@@ -486,9 +495,8 @@ class CentralExperiment(Averaging):
             self.preconditioner,
             Surroundings(
                 task=task,
-                batch_size=self.batch_size,
+                batch_size=self.expected_batch(task.num_train),
                 num_steps=steps,
-                statistics=self.statistics,
             ),
         )
         optimizer: Transform = self.optimizer
@@ -561,35 +569,6 @@ class CentralExperiment(Averaging):
             )
 
         return replace(task, init=init, cold=task.cold or task.init)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExampleSampling(CentralExperiment):
-    """DP-SGD on the examples of users, whose unit is a user (ELS; `fedpriv.tasks.central`).
-
-    The task is one of users. A user has so many slots in the training set, filled or empty, and
-    `batch_size` counts slots.
-
-    Attributes:
-        batch_size: Expected slots a step; none for a twentieth of all.
-        examples_per_user: Slots of each user in the training set; more examples are left out.
-    """
-
-    task: TaskFactory = field(default=TagPredictionTask(), repr=False)
-    batch_size: PositiveFloat | None = None  # pyright: ignore[reportIncompatibleVariableOverride]
-    examples_per_user: PositiveInt = 8
-
-    def settled(self, num_slots: int) -> ExampleSampling:
-        """Return the experiment with its batch size, of so many slots."""
-        return self if self.batch_size else replace(self, batch_size=num_slots / 20)
-
-    def sampler_of(self, number: int) -> Sampler:
-        """Return the sampler of so many slots."""
-        return CentralExperiment.sampler_of(self.settled(number), number)
-
-    def make_components(self, task: CentralTask) -> Components:
-        """Return the components of DP-SGD; see `Experiment.make_components`."""
-        return CentralExperiment.make_components(self.settled(task.num_train), task)
 
 
 def _rounded(bound: Bound, task: CentralTask) -> Bound:

@@ -3,81 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedpriv.experiments.averaging import trainer_on
 from fedpriv.experiments.experiment import Components, Experiment, TaskFactory, Unit, register
-from fedpriv.experiments.options import kind_of
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.event import Relation
 from fedpriv.mechanisms.perturbation import OutputGaussian, Unperturbed
 from fedpriv.mechanisms.privatizer import Privatizer
-from fedpriv.parts import Fraction, NonNegativeFloat, Part, PositiveFloat, PositiveInt
+from fedpriv.parts import NonNegativeFloat, Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.epsilon import default_delta, format_delta
 from fedpriv.training.algorithm import TRAIN, Algorithm
 from fedpriv.training.local.schedule import LocalSgd
+from fedpriv.training.step_schedules import ConstantStep, StepSchedule
 from fedpriv.training.work import Trainers, as_works
 
 if TYPE_CHECKING:  # which loads scipy
-    from fedpriv.training.permutation_sgd import Passes, StepSchedule
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSchedulePart(Part):
-    """Base of step sizes of permutation SGD; an option `step_x` is the schedule's field `x`."""
-
-    def make(self) -> StepSchedule:
-        """Return the schedule."""
-        from fedpriv.training.permutation_sgd import StepSchedule
-
-        name: Any = kind_of(self)
-        numbers = {f.name.removeprefix("step_"): getattr(self, f.name) for f in fields(self)}
-        return StepSchedule(name=name, **numbers)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant(StepSchedulePart):
-    """η_t = η, at most 2/β; of a strongly convex loss at most 1/β.
-
-    Attributes:
-        step_rate: η.
-    """
-
-    kind: ClassVar[str] = "constant"
-
-    step_rate: PositiveFloat = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decreasing(StepSchedulePart):
-    """η_t = 2 / (β (t + m^c)).
-
-    Attributes:
-        step_exponent: c, in [0, 1).
-    """
-
-    kind: ClassVar[str] = "decreasing"
-
-    step_exponent: Fraction = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SquareRoot(Decreasing):
-    """η_t = 2 / (β (√t + m^c))."""
-
-    kind: ClassVar[str] = "square-root"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StronglyConvex(StepSchedulePart):
-    """η_t = min(1/β, 1/γt)."""
-
-    kind: ClassVar[str] = "strongly-convex"
-
-
-StepSizes = Constant | Decreasing | SquareRoot | StronglyConvex
+    from fedpriv.training.permutation_sgd import Passes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +108,7 @@ class _BoltOn(Experiment):
         passes: k, passes over all of them.
         regulariser: λ of λ/2 ‖w‖².
         radius: R of the ball that params are projected onto; none for no ball.
-        step_schedule: Step sizes of permutation SGD.
+        step: Step sizes of permutation SGD.
         output_noise: What is added to the result.
     """
 
@@ -173,7 +117,7 @@ class _BoltOn(Experiment):
     passes: PositiveInt = 1
     regulariser: NonNegativeFloat = 0.0
     radius: PositiveFloat | None = None
-    step_schedule: StepSizes = Constant()
+    step: StepSchedule = ConstantStep()
     output_noise: OutputNoise = SphereNoise()
 
     @abstractmethod
@@ -208,7 +152,7 @@ class _BoltOn(Experiment):
 
         return Passes(
             passes=self.passes,
-            schedule=self.step_schedule.make(),
+            schedule=self.step,
             radius=self.radius,
             batch_size=batch_size,
             average=average,

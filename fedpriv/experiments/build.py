@@ -105,7 +105,7 @@ def _by_example(experiment: Experiment, made: Any) -> Any:
     if most is None and of_users and experiment.unit == "example":
         raise ValueError(
             f"{experiment.name} draws examples, and the unit of its task is a user, of any number "
-            "of them; make it an ExampleSampling(examples_per_user=...), or one that draws users"
+            "of them; give examples-per-user, or draw users"
         )
     if most is not None and not of_users:
         raise ValueError(
@@ -160,7 +160,7 @@ def build(
         ValueError: If its options do not fit together or do not fit the data.
     """
     experiment.check()
-    central = experiment.unit == "example" and not hasattr(experiment, "examples_per_user")
+    central = experiment.unit == "example" and not getattr(experiment, "examples_per_user", None)
     if central and corpus is not None:
         raise ValueError(f"{experiment.name} brings its own data; leave the corpus out")
     made = make_task(experiment, corpus) if task is None else _by_example(experiment, task)

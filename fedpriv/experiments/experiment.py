@@ -46,7 +46,6 @@ from fedpriv.experiments.start import Fresh, PublicOnly, Start, StartFrom, name_
 from fedpriv.experiments.tasks import TagPredictionTask
 from fedpriv.mechanisms import SideInformation
 from fedpriv.mechanisms.event import Relation
-from fedpriv.mechanisms.preconditioners import Statistics
 from fedpriv.parts import Between, Part, PositiveFloat, PositiveInt
 from fedpriv.privacy.plan import AnyPlan, plan_digest
 from fedpriv.rng import Key
@@ -60,9 +59,9 @@ Unit = Literal["user", "example"]
 TaskFactory = Callable[["Experiment", Corpus | None], Any] | Callable[["Experiment"], Any]
 
 #: Options that can be chosen from the data's size (`fedpriv.experiments.settings`).
-AUTOMATIC = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
+AUTOMATIC = ("cohort", "rounds", "bound.l2_clip_norm", "start.factor")
 #: Fields of every experiment that are no options.
-_COMMON = ("name", "description", "statistics")
+_COMMON = ("name", "description")
 #: Options that say the same in two ways: where one of a pair is given, the other ends.
 _EITHER = (
     ("noise.multiplier", "target_epsilon"),
@@ -89,7 +88,6 @@ class Experiment(ABC):
         relation: How two neighbouring data sets differ; none for what the method is proved for.
         seed: Of the simulation.
         eval_every: Rounds between evaluations; the last is always evaluated.
-        statistics: User-defined moments and preconditioner, for preconditioner "public-own".
         automatic: Options whose values are chosen from the data's size when components are built,
             by their paths (`AUTOMATIC`); until then they have the values that hold where nothing
             can be chosen.
@@ -111,7 +109,6 @@ class Experiment(ABC):
     relation: Literal["add-remove", "replace-one", "zero-out"] | None = None
     seed: int = 0
     eval_every: PositiveInt = 10
-    statistics: Statistics | None = field(default=None, repr=False)
     automatic: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -338,7 +335,7 @@ class Settings:
         Only with cohort, rounds and clip norm all chosen here: others may come to more noise.
         """
         return self.noise_length <= SHORT_NOISE and {
-            "sampling.cohort", "rounds", "bound.l2_clip_norm"
+            "cohort", "rounds", "bound.l2_clip_norm"
         } <= set(self.chosen)  # fmt: skip
 
     @property

@@ -425,8 +425,13 @@ class OptionIndex:
         """Return the error for a name that is no option, with the nearest known one."""
         full = [entry.path for entry in self.entries]
         short = sorted(kebab(form) for form in {*self._whole, *self._endings})
-        near = self._meant(name) or _like(
-            name, difflib.get_close_matches(kebab(name), full if "." in name else short, n=1)
+        last = name.rpartition(".")[2]
+        near = (
+            self._meant(name)
+            or ([last] if last != name and self.find(last) else [])
+            or _like(
+                name, difflib.get_close_matches(kebab(name), full if "." in name else short, n=1)
+            )
         )
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(dict.fromkeys(full))}"
         return ValueError(f"{name!r} is not an option of an experiment; {hint}")

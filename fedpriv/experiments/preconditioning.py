@@ -255,13 +255,11 @@ class Surroundings:
         task: The examples.
         batch_size: Expected examples a step.
         num_steps: Planned steps.
-        statistics: The experiment's user-defined statistics; None for none.
     """
 
     task: CentralTask
     batch_size: float
     num_steps: int
-    statistics: Statistics | None
 
     def public_gradient(self, batch: int | None) -> PublicGradient:
         """Return the gradient of public examples.
@@ -339,8 +337,10 @@ class PublicBatches(PreconditionerRecipe):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnStatistics(PreconditionerRecipe):
-    """AdaDPS with user-defined statistics of public gradients.
+class PublicStatistics(PreconditionerRecipe, ABC):
+    """Base of AdaDPS with statistics of public gradients.
+
+    A class that states its `kind` and its `statistics` is one that experiments take.
 
     Attributes:
         public_batch: Public examples a look; none for all of them.
@@ -348,7 +348,6 @@ class OwnStatistics(PreconditionerRecipe):
             batches as the public examples make.
     """
 
-    kind: ClassVar[str] = "public-own"
     divides: ClassVar[Literal["before", "step"]] = "before"  # As `PublicMoments.divide`.
 
     public_batch: PositiveInt | None = None
@@ -358,36 +357,29 @@ class OwnStatistics(PreconditionerRecipe):
         """Return the preconditioner by statistics of public gradients.
 
         Raises:
-            ValueError: If there are no statistics, or not so many public examples.
+            ValueError: If there are not so many public examples.
         """
         task, batch, every, batches = surroundings.task, self.public_batch, 1, 1
-        statistics = self.statistics(surroundings)
         if self.refresh == "epoch":
             every = max(1, round(task.num_train / surroundings.batch_size))
             batches = max(1, task.num_public // (batch or task.num_public))
         return PreconditionerChoice(
             preconditioner=PublicMoments(
                 gradient=surroundings.public_gradient(batch),
-                statistics=statistics,
+                statistics=self.statistics(),
                 refresh_every=every,
                 batches=batches,
                 divide=self.divides,
             )
         )
 
-    def statistics(self, surroundings: Surroundings) -> Statistics:
-        """Return φ, ϕ and ψ.
-
-        Raises:
-            ValueError: If the experiment has none.
-        """
-        if surroundings.statistics is None:
-            raise ValueError("preconditioner 'public-own' needs statistics=Statistics(...)")
-        return surroundings.statistics
+    @abstractmethod
+    def statistics(self) -> Statistics:
+        """Return φ, ϕ and ψ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SumOfSquares(OwnStatistics):
+class SumOfSquares(PublicStatistics):
     """AdaDPS with AdaGrad's statistics of public gradients.
 
     Attributes:
@@ -400,7 +392,7 @@ class SumOfSquares(OwnStatistics):
     regulariser: PositiveFloat = 1e-3
     regulariser_inside: bool = False
 
-    def statistics(self, surroundings: Surroundings) -> Statistics:
+    def statistics(self) -> Statistics:
         """Return AdaGrad's."""
         return preconditioners.adagrad(regulariser=self.regulariser, inside=self.regulariser_inside)
 
@@ -417,7 +409,7 @@ class AverageOfSquares(SumOfSquares):
 
     decay: Fraction = 0.9
 
-    def statistics(self, surroundings: Surroundings) -> Statistics:
+    def statistics(self) -> Statistics:
         """Return RMSProp's."""
         return preconditioners.rmsprop(
             self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
@@ -430,7 +422,7 @@ class BothAverages(AverageOfSquares):
 
     kind: ClassVar[str] = "public-adam"
 
-    def statistics(self, surroundings: Surroundings) -> Statistics:
+    def statistics(self) -> Statistics:
         """Return Adam's."""
         return preconditioners.adam(
             self.decay, self.decay, regulariser=self.regulariser, inside=self.regulariser_inside
@@ -439,17 +431,13 @@ class BothAverages(AverageOfSquares):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DividedStep(AverageOfSquares):
-    """DP-R-Pub: RMSProp's statistics of public gradients divide the step, after the noise."""
+    """DP-R-Pub: RMSProp's statistics of public gradients divide the step, after the noise.
+
+    With optimizer "ema-momentum" it is DP-Adam-Pub.
+    """
 
     kind: ClassVar[str] = "r-pub"
     divides: ClassVar[Literal["before", "step"]] = "step"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DividedMomentum(DividedStep):
-    """DP-Adam-Pub: as DP-R-Pub, with server momentum."""
-
-    kind: ClassVar[str] = "adam-pub"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ import numpy as np
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.experiment import Experiment, Settings
 from fedpriv.experiments.noise import CorrelatedNoise, GaussianNoise
-from fedpriv.experiments.sampling import PoissonCohorts
+from fedpriv.experiments.sampling import PoissonSampling
 from fedpriv.experiments.start import FromPublic, public_only
 from fedpriv.mechanisms.event import Event, Relation
 from fedpriv.privacy.epsilon import default_delta
@@ -99,7 +99,7 @@ def choose_settings(
     single = sigma / num_users
     length = single * math.sqrt(num_params)
     travel = TRAVEL / max(1.0, length)
-    given = {"sampling.cohort": cohort, "rounds": rounds, "bound.l2_clip_norm": l2_clip_norm}
+    given = {"cohort": cohort, "rounds": rounds, "bound.l2_clip_norm": l2_clip_norm}
     norm = l2_clip_norm
     if norm is None:
         assert update_norm is not None
@@ -139,7 +139,7 @@ def _cohort_share(sigma: float, rounds: int) -> float:
 
 #: What `Settings` calls the options that it chooses.
 _CHOSEN = {
-    "sampling.cohort": "cohort",
+    "cohort": "cohort",
     "rounds": "rounds",
     "bound.l2_clip_norm": "l2_clip_norm",
     "start.factor": "start_factor",
@@ -181,13 +181,13 @@ def settle(
     if (
         not isinstance(noise, GaussianNoise)
         or isinstance(noise, CorrelatedNoise)
-        or not isinstance(experiment.sampling, PoissonCohorts)
+        or not isinstance(experiment.sampling, PoissonSampling)
         or experiment.target_epsilon is None
         or noise.multiplier is not None
     ):
         return as_given
     fixed: dict[str, Any] = {
-        "cohort": experiment.sampling.cohort,
+        "cohort": experiment.cohort,
         "rounds": experiment.rounds,
         "l2_clip_norm": getattr(bound, "l2_clip_norm", None),
     }

@@ -152,11 +152,7 @@ def _without_record(plan: Mapping[str, Any]) -> dict[str, Any]:
 def _trained(experiment: Experiment) -> dict[str, Any]:
     """Return the options and kinds of the chosen parts, and the name that replaces code."""
     task, options = type(experiment.task), experiment.options()
-    custom = (
-        not task.__module__.startswith("fedpriv.")
-        or experiment.user_defined()
-        or experiment.statistics
-    )
+    custom = not task.__module__.startswith("fedpriv.") or experiment.user_defined()
     return {
         "options": {name: options[name] for name in options if name not in NOT_TRAINED},
         "task": task.__qualname__,

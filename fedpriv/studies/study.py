@@ -410,9 +410,7 @@ class Resolver:
 
     def _key(self, method: str, experiment: Experiment, corpus: Corpus | None) -> str:
         start = experiment.options().get("start.file")
-        custom = (
-            experiment.user_defined() or experiment.statistics or not _is_fedprivs(experiment.task)
-        )
+        custom = experiment.user_defined() or not _is_fedprivs(experiment.task)
         document = {
             "experiment": experiment.name,
             # Code is told by the name that the study gives it.

@@ -213,9 +213,9 @@ class BoltOnUsers(BoltOn):
         finite_float("longest_start", self.longest_start, Range.AT_LEAST_ZERO)
         if self.passes.average:
             raise ValueError("average true: iterates are averaged of single examples' training")
-        if self.local_steps > 1 and self.passes.schedule.name != "constant":
+        if self.local_steps > 1 and self.passes.schedule.kind != "constant":
             raise ValueError(
-                f"local_steps {self.local_steps} are of a constant rate; use step-schedule "
+                f"local_steps {self.local_steps} are of a constant rate; use step "
                 "'constant', or one step"
             )
 

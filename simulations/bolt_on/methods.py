@@ -22,7 +22,8 @@ from fedpriv.mechanisms.perturbation import Unperturbed
 from fedpriv.privacy.plan import Plan
 from fedpriv.runs.progress import Pace
 from fedpriv.training.bolt_on import BoltOn
-from fedpriv.training.permutation_sgd import Passes, StepSchedule
+from fedpriv.training.permutation_sgd import Passes
+from fedpriv.training.step_schedules import ConstantStep, StronglyConvexStep
 from simulations.linear_models.comparators import bst14, dp_sgd, scs13
 from simulations.linear_models.problems import problem
 from simulations.linear_models.study import Axis, Grid, Settings
@@ -147,9 +148,7 @@ def permutation_sgd(model: Model, passes: int, batch: int, settings: Settings) -
     """Return permutation SGD: of a constant step, or min(1/β, 1/γt) within R = 1/λ."""
     train: Any = model.task.train
     weight = settings.get("regulariser", 0.0)
-    schedule = (
-        StepSchedule(rate=settings["rate"]) if not weight else StepSchedule(name="strongly-convex")
-    )
+    schedule = ConstantStep(rate=settings["rate"]) if not weight else StronglyConvexStep()
     taken = Passes(
         passes=passes,
         batch_size=min(batch, model.num_train),

@@ -21,7 +21,8 @@ from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, RawSums, SumRequest
-from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd, StepSchedule
+from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd
+from fedpriv.training.step_schedules import ConstantStep
 from fedpriv.training.work import Attempt, Users, Work
 from simulations.linear_models.perturbation import ObjectiveNoise, SphereRows
 
@@ -381,7 +382,7 @@ def full_descent(*, num_examples: int, steps: int, rate: float) -> Passes:
     return Passes(
         passes=steps,
         batch_size=num_examples,
-        schedule=StepSchedule(rate=rate),
+        schedule=ConstantStep(rate=rate),
         reshuffled=False,
     )
 

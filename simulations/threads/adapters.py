@@ -34,7 +34,6 @@ from fedpriv.datasets.stackexchange.splits import Split
 from fedpriv.datasets.stackexchange.tag_view import TagExamples, TagView
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.options import Option
-from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.start import FromPublic
 from fedpriv.libraries import one_thread
 from fedpriv.mechanisms import Clip
@@ -297,7 +296,7 @@ def adapter_tags() -> FederatedExperiment:
         start=FromPublic(factor=0.5),
         rounds=20,
         eval_every=20,
-        sampling=PoissonCohorts(cohort=400.0),
+        cohort=400.0,
         bound=Clip(l2_clip_norm=4.0),
         target_epsilon=8.0,
         local=LocalSgd(learning_rate=1.0, batch_size=16, max_examples_per_user=16),

@@ -25,7 +25,6 @@ from fedpriv.datasets.stackexchange.corpus import Corpus
 from fedpriv.datasets.stackexchange.tag_view import TagView
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import make_task
-from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.mechanisms import Clip
 from fedpriv.models.text import next_word_loss
 from fedpriv.parts import PositiveInt
@@ -121,7 +120,7 @@ def adapter_tokens() -> FederatedExperiment:
         task=AdaptedTokensTask(),
         rounds=100,
         eval_every=50,
-        sampling=PoissonCohorts(cohort=400.0),
+        cohort=400.0,
         bound=Clip(l2_clip_norm=0.5),
         target_epsilon=8.0,
         local=LocalSgd(learning_rate=0.1, batch_size=16, max_examples_per_user=64),

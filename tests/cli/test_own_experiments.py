@@ -12,7 +12,7 @@ from tests.harness import command_line
 GOOD = """
 import numpy as np
 from torch import nn
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise
 from fedpriv.tasks.module_task import ModuleTask
 
 
@@ -27,7 +27,7 @@ def task(experiment):
 def experiment():
     return FederatedExperiment(
         name="own", description="Mine.",
-        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=5.0),
+        noise=GaussianNoise(multiplier=1.0), cohort=5.0,
         delta=0.01, rounds=3,
         eval_every=1, task=task,
     )
@@ -72,7 +72,7 @@ OWN_ERRORS = {
     "value error": ("def experiment():\n    return int('x')\n", 2, "ValueError: invalid literal"),
     "missing file": ("def experiment():\n    open('/no/such/file')\n", 2, "FileNotFoundError: "),
     "wrong argument": (
-        "from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts\n"
+        "from fedpriv.experiments import FederatedExperiment, GaussianNoise\n"
         "def experiment():\n    return FederatedExperiment(nam='x')\n",
         3,
         "TypeError: ",

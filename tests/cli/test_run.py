@@ -83,7 +83,7 @@ class TestRun:
             "rounds": 3,
             "noise.multiplier": 1.0,
             "delta": 0.001,
-            "sampling.cohort": 6.0,
+            "cohort": 6.0,
             "seed": 4,
             "task.users": 30,
             "precondition": "both",

@@ -19,7 +19,7 @@ from fedpriv.optimizers import Adam, Momentum, Sgd
 from tests.experiments.small import base
 from tests.harness.refusals import refuses
 
-NUMBERS = ("bound.l2_clip_norm", "rounds", "sampling.cohort", "seed")
+NUMBERS = ("bound.l2_clip_norm", "rounds", "cohort", "seed")
 
 
 class TestOptions:

@@ -9,7 +9,7 @@ import pytest
 from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.noise import Noise
-from fedpriv.experiments.sampling import Batches, Cohorts, PoissonCohorts
+from fedpriv.experiments.sampling import Sampling
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.event import Event
 from fedpriv.mechanisms.gaussian import gaussian
@@ -73,8 +73,8 @@ class TwiceDrawn(Noise):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedCohorts(Cohorts):
-    """Independent draws of a share of all users.
+class Shared(Sampling):
+    """Independent draws of a share of all users, or examples.
 
     Attributes:
         share: Of them.
@@ -83,23 +83,8 @@ class SharedCohorts(Cohorts):
     kind: ClassVar[str] = "shared"
     share: Between = 0.5
 
-    def sampler(self, num_users, num_rounds):
-        return sampler_of("poisson", num_users, self.share * num_users)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedBatches(Batches):
-    """Independent draws of a share of all examples.
-
-    Attributes:
-        share: Of them.
-    """
-
-    kind: ClassVar[str] = "shared"
-    share: Between = 0.5
-
-    def sampler(self, num_examples, batch_size, num_steps):
-        return sampler_of("poisson", num_examples, self.share * num_examples)
+    def sampler(self, number, size, num_rounds):
+        return sampler_of("poisson", number, self.share * number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +139,7 @@ def made(unit, options):
     options = {called.get(name, name): value for name, value in options.items()}
     given = {"name": "ours", "description": "", "delta": 1e-3}
     if unit == "user":
-        return ByUser(**given, rounds=2, sampling=PoissonCohorts(cohort=6.0)).with_options(options)
+        return ByUser(**given, rounds=2, cohort=6.0).with_options(options)
     task = {"task": lambda experiment: sixty(), "batch_size": 6, "steps": 2}
     return ByExample(**given, **task).with_options(options)
 

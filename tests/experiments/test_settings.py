@@ -20,7 +20,7 @@ from tests.privacy.costing import cohort_event
 from tests.running.selected import topical
 
 NAME = "adadps-tags"
-CHOSEN = ("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor")
+CHOSEN = ("cohort", "rounds", "bound.l2_clip_norm", "start.factor")
 
 
 @pytest.fixture(scope="module")
@@ -116,9 +116,7 @@ def test_what_is_given_stays():
         settings_of(1000, 8, update_norm=None)
 
 
-@pytest.mark.parametrize(
-    "given", [{}, {"rounds": 7}, {"bound.l2_clip_norm": 2.0, "sampling.cohort": 9.0}]
-)
+@pytest.mark.parametrize("given", [{}, {"rounds": 7}, {"bound.l2_clip_norm": 2.0, "cohort": 9.0}])
 def test_an_experiment_gets_what_is_not_given(corpus, given):
     experiment = load_experiment(NAME).with_options(given)
     left = set(CHOSEN) - set(given)
@@ -285,7 +283,7 @@ def test_a_run_folder_says_what_was_chosen_and_why(corpus, tmp_path):
     found = json.loads((tmp_path / "r" / "experiment.json").read_text())["settings"]
     assert found == prepared.components.settings.to_json()
     assert (
-        found["chosen"] == ["sampling.cohort", "bound.l2_clip_norm", "start.factor"]
+        found["chosen"] == ["cohort", "bound.l2_clip_norm", "start.factor"]
         and found["update_norm"] > 0.0
     )
     # The options have the values; their reasons do not distinguish the noise once more.

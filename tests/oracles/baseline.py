@@ -71,6 +71,7 @@ STEPS = {"steps": 2, "epochs": None, "batch-size": 20.0}
 READY_MADE: dict[str, tuple[str, dict[str, Any]]] = {
     "AdaDPS, local, on tags": ("adadps-tags", SMALL),
     "AdaDPS, local, on tags, little noise": ("adadps-tags-paper", {**SMALL, "users": None}),
+    "AdaDPS, Algorithm 3, on tags": ("adadps-algorithm3-tags", SMALL),
     "AdaDPS, whole update, on tags": ("adadps-update-tags", SMALL),
     "AdaDPS, local, on words": ("adadps-words", TINY),
     "AdaDPS with correlated noise": ("adadps-ftrl-tags", {"cohort": None, "rounds": 22}),

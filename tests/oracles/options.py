@@ -62,13 +62,12 @@ WITH: dict[str, dict[str, Any]] = {
     "preconditioner=side-information": {"preconditioner.side-information": "given"},
     "output_noise=none": {"target-epsilon": None},
     "output_noise=gaussian": {"delta": 1e-3},
-    "step_schedule=strongly-convex": {"step-rate": None},
-    "step_schedule=decreasing": {"step-rate": None},
-    "step_schedule=square-root": {"step-rate": None},
+    "step=strongly-convex": {"step-rate": None},
+    "step=decreasing": {"step-rate": None},
+    "step=square-root": {"step-rate": None},
     "bound.least": {"l2-clip-norm": 9.0, "noise.multiplier": 0.1},
     "bound.most": {"l2-clip-norm": 0.01, "noise.multiplier": 0.1},
     "cohort_cap": {"cohort": 2.0},
-    "sampling.cohort": {"relation": "replace-one"},
     "coefficients": {"bands": 2},
     "averaging target_epsilon": {"noise.multiplier": None, "target-epsilon": 8.0},
     "completion": {"noise.restart": 3, "rounds": 7},
@@ -124,7 +123,7 @@ VALUES: dict[str, Any] = {
     "estimates": "discard", "selection": "permute-and-flip", "largest_step": 0.5, "num_steps": 12,
     "adapt_every": 1,
     # Bolt-on.
-    "passes": 1, "radius": 1e-3, "step_rate": 0.01, "step_exponent": 0.2, "noise_multiplier": 2.0,
+    "passes": 1, "radius": 1e-3, "step.rate": 0.01, "step.exponent": 0.2, "noise_multiplier": 2.0,
     "users_per_update": 1, "server_rate": 0.5, "longest_start": 4.0, "average": True,
 }  # fmt: skip
 """Another value of an option, by the last steps of its path."""
@@ -141,7 +140,7 @@ ELSEWHERE = {
     "exact_sum": "tests/laws/test_exact_sum.py",  # some bits differ
     "preconditioner.side_information": "tests/oracles/test_adadps.py",  # names of a task
     "precondition.side_information own": "tests/oracles/test_combinations.py",
-    "preconditioner public-own": "tests/mechanisms/test_preconditioners.py",
+    "examples_per_user": "tests/laws/owners/test_by_example.py",  # of a task of users
     **dict.fromkeys(  # is refused
         (
             "example averaging bound adaptive",

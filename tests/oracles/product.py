@@ -55,9 +55,9 @@ from fedpriv.training.periodic_shift import Shift
 from fedpriv.training.permutation_sgd import (
     Constants,
     Passes,
-    StepSchedule,
     loss_constants,
 )
+from fedpriv.training.step_schedules import ConstantStep, StepSchedule
 from simulations.adadps import toy as adadps_toy
 from simulations.linear_models import comparators
 from simulations.linear_models.comparators import strong_composition_sigma  # noqa: F401 - as it is
@@ -205,7 +205,7 @@ def perturbed_objective(**given: Any) -> Any:
 
 def tuning(rates: Sequence[float], epsilon: float) -> Any:
     """Private tuning of logistic regression in two passes, a candidate a step size."""
-    passes = [Passes(passes=2, schedule=StepSchedule(rate=rate)) for rate in rates]
+    passes = [Passes(passes=2, schedule=ConstantStep(rate=rate)) for rate in rates]
     algorithm = Tuned(choices=_logistic(*passes), choice=selection.PrivateChoice(epsilon=epsilon))
     made = SimpleNamespace(plan=algorithm.plan(), algorithm=algorithm)
     start = zeros({"weight": (FEATURES,), "bias": (1,)})
@@ -416,12 +416,15 @@ def rho(epsilon: float, delta: float) -> float:
 
 
 def replaced_by_bolt_on(
-    passes: int, batch: int, number: int, smoothness: float, *, step_schedule: str,
+    passes: int, batch: int, number: int, smoothness: float, *, step: str,
     step_rate: float | None = None, step_exponent: float = 0.5, regulariser: float = 0.0,
     K: int = 1, average: bool = False,
 ) -> float:  # fmt: skip
     """Δ₂ of a replaced example, of a loss with L₀ = 1 and this β; rounding left out."""
-    schedule = StepSchedule(name=step_schedule, rate=step_rate, exponent=step_exponent)
+    numbers = {"constant": {"rate": step_rate}, "decreasing": {"exponent": step_exponent},
+               "square-root": {"exponent": step_exponent}}.get(step, {})  # fmt: skip
+    [made] = (one for one in StepSchedule.kinds.values() if getattr(one, "kind", None) == step)
+    schedule = made(**numbers)
     taken = Passes(passes=passes, batch_size=batch, schedule=schedule, average=average)
     constants = Constants(name="own", lipschitz=1.0, smoothness=smoothness, convexity=regulariser)
     return 2.0 * taken.displacement(constants, number, local_steps=K)

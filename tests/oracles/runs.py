@@ -28,7 +28,8 @@ from fedpriv.experiments.experiment import classes
 from fedpriv.experiments.load import find_experiments, load_experiment
 from fedpriv.experiments.noise import Noise
 from fedpriv.experiments.options import entries, kind_of
-from fedpriv.experiments.sampling import Batches, Cohorts
+from fedpriv.experiments.preconditioning import PreconditionerRecipe
+from fedpriv.experiments.sampling import Sampling
 from fedpriv.mechanisms import Bound
 from fedpriv.mechanisms.preconditioners import Preconditioner
 from fedpriv.rng import Key
@@ -39,6 +40,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.runs.prepared import resume_run, start_run
 from fedpriv.tasks.module_task import PersonalLayers
 from fedpriv.training.local.schedule import PlainSteps
+from fedpriv.training.step_schedules import StepSchedule
 from fedpriv.training.work import Trainer
 from fedpriv.transform import Transform
 from simulations.reproduction.command import app as studies
@@ -299,7 +301,10 @@ def options() -> Iterator[tuple[tuple[str, str], Any]]:
 
     Without kinds of parts that tests define.
     """
-    bases = (Bound, Transform, Preconditioner, Noise, Cohorts, Batches, PlainSteps)
+    bases = (
+        Bound, Transform, Preconditioner, PreconditionerRecipe, Noise, Sampling, PlainSteps,
+        StepSchedule,
+    )  # fmt: skip
     foreign = {
         kind_of(part)
         for base in bases

@@ -135,11 +135,10 @@ def test_ideal():
     product.check(played, found)
 
 
-@pytest.mark.parametrize("kind", ["r-pub", "adam-pub"])
-def test_dp_public(kind):
-    momentum = {"optimizer": "ema-momentum"} if kind == "adam-pub" else {}
+@pytest.mark.parametrize("momentum", [{}, {"optimizer": "ema-momentum"}], ids=["r", "adam"])
+def test_dp_public(momentum):
     start, played, noise, looks = played_by_example(
-        preconditioner=kind, public_batch=4, **momentum,
+        preconditioner="r-pub", public_batch=4, **momentum,
         **{"optimizer.learning_rate": 0.2, "preconditioner.regulariser": 1e-3},
     )  # fmt: skip
     found = adadps.dp_public(

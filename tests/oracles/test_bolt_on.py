@@ -10,10 +10,10 @@ from tests.oracles import adadps, bolt_on, product
 
 PLAIN = {"output_noise": "gaussian", "noise_multiplier": 0.01}
 SCHEDULES = {
-    "constant": {"step_schedule": "constant", "step_rate": 0.3},
-    "decreasing": {"step_schedule": "decreasing"},
-    "square-root": {"step_schedule": "square-root", "step_exponent": 0.3},
-    "strongly-convex": {"step_schedule": "strongly-convex", "regulariser": 0.05},
+    "constant": {"step": "constant", "step_rate": 0.3},
+    "decreasing": {"step": "decreasing"},
+    "square-root": {"step": "square-root", "step_exponent": 0.3},
+    "strongly-convex": {"step": "strongly-convex", "regulariser": 0.05},
 }
 
 
@@ -93,7 +93,7 @@ def test_strongly_convex_sensitivity_gains_nothing_from_batches(batch):
     ends = [bolt_on.permutation_sgd(np.zeros(1), lambda w, i, s=sign: w - (s if i == 3 else 1.0),
                                     order, etas, b=batch) for sign in (1.0, -1.0)]  # fmt: skip
     assert abs(ends[0] - ends[1]).item() == pytest.approx(expected, rel=1e-9)
-    ours = product.replaced_by_bolt_on(5, batch, 100, 1.0, step_schedule="strongly-convex",
+    ours = product.replaced_by_bolt_on(5, batch, 100, 1.0, step="strongly-convex",
                                        regulariser=1.0)  # fmt: skip
     assert expected <= ours * (1 + 1e-12) and ours <= 1.2 * expected
 

@@ -109,7 +109,7 @@ def test_prices_of_the_paper(relation, moved):
 def test_descent_is_a_pass_of_one_batch():
     """Output perturbation: five full steps, whose Δ is within that of the paper, 3LTη/n."""
     start, [played] = product.play(product.by_example(
-        method="bolt-on", passes=5, batch_size=40, step_schedule="constant", step_rate=0.3,
+        method="bolt-on", passes=5, batch_size=40, step="constant", step_rate=0.3,
         output_noise="gaussian", noise_multiplier=0.01,
     ))  # fmt: skip
     found = dp_agd.descent(
@@ -117,7 +117,7 @@ def test_descent_is_a_pass_of_one_batch():
     )
     product.check([played], [found + product.flat(played.draws[-1])])
     stated = dp_agd.descent_sensitivity(1.0, 0.3, 5, 40)
-    ours = product.replaced_by_bolt_on(5, 40, 40, 0.5, step_schedule="constant", step_rate=0.3)
+    ours = product.replaced_by_bolt_on(5, 40, 40, 0.5, step="constant", step_rate=0.3)
     assert stated == pytest.approx(0.1125) and ours == pytest.approx(stated * 2 / 3)
 
 

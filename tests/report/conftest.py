@@ -87,7 +87,7 @@ def write_run(
         "noise.multiplier": noise_multiplier,
         "target_epsilon": None,
         "rounds": planned,
-        "sampling.cohort": 350.0,
+        "cohort": 350.0,
         "local.learning_rate": 10.0,
         "server": "ema-momentum",
         "server.momentum": 0.9,

@@ -91,9 +91,7 @@ def test_the_ledger_head_is_that_of_the_last_line(make_run):
 
 @pytest.mark.parametrize("name", ["adadps-tags", "dp-fedavg-tags"])
 def test_the_command_gives_the_very_experiment(make_run, name):
-    experiment = load_experiment(name).with_options(
-        {"sampling.cohort": 30.0, "rounds": 7, "seed": 3}
-    )
+    experiment = load_experiment(name).with_options({"cohort": 30.0, "rounds": 7, "seed": 3})
     folder = make_run(name=name, backend="ray")
     reseal(folder, experiment=experiment.options())
     command = provenance_of(read_run(folder)).command

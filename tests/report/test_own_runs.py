@@ -69,7 +69,7 @@ def test_its_model_is_exported_with_a_card(own, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_of_an_experiment_that_lost_its_document_is_not_taken_for_one(tiny_corpus, tmp_path):
-    numbers = {"rounds": 1, "sampling.cohort": 6, "noise_multiplier": 1.0, "delta": 1e-3}
+    numbers = {"rounds": 1, "cohort": 6, "noise_multiplier": 1.0, "delta": 1e-3}
     out = tmp_path / "run"
     fp.run("dp-fedavg-tags", out, corpus=tiny_corpus.directory, progress=False, **numbers)
     (out / "experiment.json").unlink()

@@ -107,7 +107,7 @@ class TestKeys:
     def test_equal_resolved_options_have_equal_keys(self):
         plain = Study(name="a", methods={"x": small()}, epsilons=[2.0], seeds=[0, 3])
         methods = {"x": Method(experiment=small(), options={"rounds": 11})}  # code is told by name
-        options = {"noise.kind": "gaussian", "sampling.cohort": 4}
+        options = {"noise.kind": "gaussian", "cohort": 4}
         spelled = Study(name="b", methods=methods, epsilons=[2], seeds=[0, 3], options=options)
         assert keys(plain) == keys(spelled)
 

@@ -26,7 +26,6 @@ from fedpriv.datasets.stackexchange.embeddings import (
 from fedpriv.datasets.stackexchange.sentence_store import SentenceStore
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.build import build
-from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
@@ -183,7 +182,7 @@ def experiment_of(**options):
         name="own",
         description="Tags on rows of an encoder.",
         task=EncodedTagPredictionTask(**options),
-        sampling=PoissonCohorts(cohort=20.0),
+        cohort=20.0,
         rounds=3,
         bound=Clip(l2_clip_norm=2.0),
         target_epsilon=8.0,

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpriv.experiments.averaging import CentralExperiment, ExampleSampling
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.measures import LOSS
 from fedpriv.models.lora import add_adapters
 from fedpriv.tasks.checks import refuse_unsaved
@@ -56,7 +56,7 @@ def central(make, public=True, num_blank=0):
 
 def of_users_examples(make):
     made = module_of(make, public=examples(99))  # which say the shape of single examples
-    own = ExampleSampling(name="e", description="", task=lambda experiment: made)
+    own = CentralExperiment(name="e", description="", task=lambda experiment: made)
     options = {"steps": 2, "batch_size": 8, "noise_multiplier": 1.0, "examples_per_user": 2}
     return own.with_options(options)
 

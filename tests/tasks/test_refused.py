@@ -17,7 +17,7 @@ PREPARING = "preparing own in run: its data, model and plan\n"
 
 SOURCE = """
 import numpy as np
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise
 from fedpriv.experiments.preconditioning import InSteps, OwnMultipliers
 from fedpriv.measures import Measure
 from fedpriv.tasks.task import Task, TaskDescription
@@ -71,7 +71,7 @@ def task(experiment):
 def experiment():
     return FederatedExperiment(
         name="own", description="Mine.",
-        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=5.0),
+        noise=GaussianNoise(multiplier=1.0), cohort=5.0,
         delta=0.01, rounds=2,
         task=task,
     )

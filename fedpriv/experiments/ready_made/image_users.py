@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.options import check_effect
-from fedpriv.experiments.sampling import PoissonCohorts
 from fedpriv.mechanisms import Clip
 from fedpriv.optimizers import Momentum
 from fedpriv.parts import NonNegativeFloat, NonNegativeInt, Part, PositiveFloat, PositiveInt
@@ -172,7 +171,7 @@ def mnist_users() -> FederatedExperiment:
         name="mnist-users",
         description="DP-FedAvg on MNIST divided among users, by Dirichlet mixtures of digits.",
         task=ImagesByUser(),
-        sampling=PoissonCohorts(cohort=500.0),
+        cohort=500.0,
         rounds=50,
         local=LocalSgd(learning_rate=0.5, batch_size=12),
         server=Momentum(learning_rate=0.5, momentum=0.9),
@@ -187,7 +186,7 @@ def cifar10_users() -> FederatedExperiment:
         name="cifar10-users",
         description="DP-FedAvg on CIFAR divided among users: few, and near chance under privacy.",
         task=ImagesByUser(images="cifar10", users=500, network="convolutions"),
-        sampling=PoissonCohorts(cohort=50.0),
+        cohort=50.0,
         rounds=100,
         local=LocalSgd(learning_rate=0.1, batch_size=20, epochs=2),
         bound=Clip(l2_clip_norm=1.0),

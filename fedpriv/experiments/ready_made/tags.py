@@ -14,22 +14,19 @@ from dataclasses import replace
 
 from fedpriv.checkpoints.aggregates import Average, Last
 from fedpriv.experiments.agd import FederatedDescent
-from fedpriv.experiments.averaging import ExampleSampling, FederatedExperiment
-from fedpriv.experiments.bolt_on import Constant, FederatedBoltOn
+from fedpriv.experiments.averaging import CentralExperiment, FederatedExperiment
+from fedpriv.experiments.bolt_on import FederatedBoltOn
 from fedpriv.experiments.experiment import Experiment
 from fedpriv.experiments.noise import BandedNoise, GaussianNoise, NoNoise
-from fedpriv.experiments.preconditioning import (
-    InSteps,
-    OnUpdates,
-    Rank,
-)
-from fedpriv.experiments.sampling import CyclicCohorts, PoissonCohorts
+from fedpriv.experiments.preconditioning import Frequency, InSteps, OnUpdates, Rank
+from fedpriv.experiments.sampling import CyclicSampling
 from fedpriv.experiments.start import Fresh, FromPublic
 from fedpriv.experiments.tasks import EncodedTagPredictionTask, TagPredictionTask
 from fedpriv.mechanisms import Clip, Normalise, Unbounded
 from fedpriv.mechanisms.preconditioners import Delayed, PastReleases
-from fedpriv.optimizers import Adam, Ftrl, Sgd
+from fedpriv.optimizers import Adam, EmaMomentum, Ftrl, Sgd
 from fedpriv.training.local.schedule import LocalSgd
+from fedpriv.training.step_schedules import ConstantStep
 
 _UNIT_NORM = TagPredictionTask(inputs="unit-norm")
 _RANKS = Rank(preconditioner_gain=20.0)
@@ -73,7 +70,7 @@ def adadps_tags() -> FederatedExperiment:
         local=LocalSgd(learning_rate=10.0),
         precondition=InSteps(side_information=_RANKS),
         aggregate=Average(ema_warmup=True),
-        automatic=("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor"),
+        automatic=("cohort", "rounds", "bound.l2_clip_norm", "start.factor"),
     )
 
 
@@ -90,7 +87,7 @@ def adadps_tags_paper() -> FederatedExperiment:
         description="AdaDPS with its paper's few users and its code's little noise: no protection.",
         task=TagPredictionTask(split="by-sentence", users=400),
         start=Fresh(),
-        sampling=PoissonCohorts(cohort=20.0),
+        cohort=20.0,
         rounds=100,
         noise=GaussianNoise(multiplier=0.3),
         target_epsilon=None,
@@ -100,6 +97,24 @@ def adadps_tags_paper() -> FederatedExperiment:
         bound=Clip(l2_clip_norm=20.0),
         aggregate=Last(),
         automatic=(),
+    )
+
+
+def adadps_algorithm3_tags() -> FederatedExperiment:
+    """AdaDPS, Algorithm 3 as its paper states it, at an ε that protects.
+
+    Word frequencies precondition every local step, and the server steps along a moving average
+    (Appendix B: momentum 0.9). Training starts afresh and returns its last model.
+    """
+    return FederatedExperiment(
+        name="adadps-algorithm3-tags",
+        description="AdaDPS's Algorithm 3: local steps over word frequencies, server momentum.",
+        rounds=100,
+        local=LocalSgd(learning_rate=30.0),
+        precondition=InSteps(side_information=Frequency(preconditioner_gain=200.0)),
+        bound=Clip(l2_clip_norm=150.0),
+        server=EmaMomentum(learning_rate=1.0, momentum=0.9),
+        target_epsilon=8.0,
     )
 
 
@@ -136,7 +151,7 @@ def adadps_ftrl_tags() -> FederatedExperiment:
         _by_hand(),
         name="adadps-ftrl-tags",
         description="AdaDPS with noise correlated over rounds, and no assumption on sampling.",
-        sampling=CyclicCohorts(min_separation=20),
+        sampling=CyclicSampling(min_separation=20),
         noise=BandedNoise(),
         server=Ftrl(learning_rate=1.0, momentum=0.0),
     )
@@ -164,14 +179,14 @@ def bolt_on_tags() -> Experiment:
         description="Bolt-on by user: training without noise, whose result is perturbed once.",
         task=_UNIT_NORM,
         users_per_update=50,
-        step_schedule=Constant(step_rate=1.0),
+        step=ConstantStep(rate=1.0),
         target_epsilon=8.0,
     )
 
 
 def example_sampling_tags() -> Experiment:
     """DP-SGD over users' examples, each drawn and clipped alone, at an ε of users."""
-    return ExampleSampling(
+    return CentralExperiment(
         name="example-sampling-tags",
         description="DP-SGD on single examples, at most some of each user; the unit is a user.",
         task=_UNIT_NORM,
@@ -211,7 +226,7 @@ def encoder_tags() -> FederatedExperiment:
         task=EncodedTagPredictionTask(encoder="all-minilm-l6-v2-10f28a0f1270785b", select="public"),
         start=FromPublic(),
         bound=Clip(l2_clip_norm=10.0),  # where none can be chosen
-        automatic=("sampling.cohort", "rounds", "bound.l2_clip_norm", "start.factor"),
+        automatic=("cohort", "rounds", "bound.l2_clip_norm", "start.factor"),
     )
 
 
@@ -257,6 +272,7 @@ def past_releases_tags() -> FederatedExperiment:
 
 EXPERIMENTS = (
     adadps_tags,
+    adadps_algorithm3_tags,
     adadps_tags_paper,
     adadps_update_tags,
     adadps_ftrl_tags,

@@ -114,7 +114,7 @@ METHODS: Mapping[str, Method] = {
         ),
         Method(
             label="DP-Adam-Pub",
-            options={"preconditioner": "adam-pub", "optimizer": "ema-momentum"},
+            options={"preconditioner": "r-pub", "optimizer": "ema-momentum"},
             family="divided later",
             public=True,
         ),

@@ -64,7 +64,7 @@ def ends(monkeypatch, one_root):
     return found
 
 
-STRONG = fp.StepSchedule(name="strongly-convex")
+STRONG = fp.StronglyConvexStep()
 
 
 @pytest.mark.slow
@@ -76,7 +76,7 @@ STRONG = fp.StepSchedule(name="strongly-convex")
         (3.0, {"batch_size": 7, "last_batch": "divided"}),
         (STRONG, {"batch_size": 6, "last_batch": "divided", "radius": 2.0}),
         (STRONG, {"average": True, "relation": "add-remove"}),
-        (fp.StepSchedule(name="power", rate=2.0, exponent=0.3), {"relation": "add-remove"}),
+        (fp.PowerStep(rate=2.0, exponent=0.3), {"relation": "add-remove"}),
     ],
     ids=str,
 )

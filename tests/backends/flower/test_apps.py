@@ -75,7 +75,7 @@ def test_settings_and_the_returned_model_are_those_of_one_process(
     documents = [read_document(tmp_path / name) for name in ("run", "alone")]
     assert documents[0]["settings"] == documents[1]["settings"]
     chosen = documents[0]["settings"]["chosen"]
-    assert chosen == ["sampling.cohort", "bound.l2_clip_norm", "start.factor"]
+    assert chosen == ["cohort", "bound.l2_clip_norm", "start.factor"]
     assert documents[0]["experiment"] == documents[1]["experiment"]
     summaries = [fp.load(tmp_path / name).summary for name in ("run", "alone")]
     assert summaries[0]["selection"] == summaries[1]["selection"]

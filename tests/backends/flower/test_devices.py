@@ -27,7 +27,6 @@ from torch import nn
 
 from fedpriv.experiments import FederatedExperiment, GaussianNoise, LocalSgd
 from fedpriv.mechanisms import Clip
-from fedpriv.experiments import PoissonCohorts
 from fedpriv.tasks.module_task import ModuleTask
 
 
@@ -43,7 +42,7 @@ def experiment():
         task=lambda experiment: ModuleTask(
             name="own", module=lambda: nn.Sequential(nn.Linear(8, 6), nn.Tanh(), nn.Linear(6, 2)),
             loss=nn.functional.cross_entropy, users=dict(people(20)), synthetic=True),
-        sampling=PoissonCohorts(cohort=12.0), bound=Clip(l2_clip_norm=0.5),
+        cohort=12.0, bound=Clip(l2_clip_norm=0.5),
         noise=GaussianNoise(multiplier=1.0), local=LocalSgd(learning_rate=0.5, batch_size=4))
 """
 

@@ -37,7 +37,7 @@ NODES = ("node-1", "node-2", "node-3")
 EXPERIMENT = """
 from fedpriv.experiments import FederatedExperiment, GaussianNoise
 from fedpriv.mechanisms import Clip
-from fedpriv.experiments import LocalSgd, PoissonCohorts
+from fedpriv.experiments import LocalSgd
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 
 
@@ -45,7 +45,7 @@ def experiment():
     return FederatedExperiment(
         name="own", description="Tags on rows of an encoder.", rounds=3,
         task=EncodedTagPredictionTask(encoder={encoder!r}, encoder_texts="both", roster="inside"),
-        sampling=PoissonCohorts(cohort=12.0), bound=Clip(l2_clip_norm=2.0),
+        cohort=12.0, bound=Clip(l2_clip_norm=2.0),
         noise=GaussianNoise(multiplier=1.0), local=LocalSgd(learning_rate=1.0))
 """
 

@@ -7,7 +7,7 @@ from scipy import stats
 
 import fedpriv as fp
 from fedpriv import tree
-from fedpriv.experiments.averaging import CentralExperiment, ExampleSampling
+from fedpriv.experiments.averaging import CentralExperiment
 from fedpriv.experiments.build import build
 from fedpriv.experiments.load import load_experiment
 from fedpriv.mechanisms import Clip
@@ -25,10 +25,10 @@ NOBODY = tuple(array[:0] for array in person(0))
 SOME = USERS | {"u03": tuple(array[:2] for array in person(3)), "u04": NOBODY}
 
 
-def experiment(made, cls=ExampleSampling, **options):
-    own = cls(name="own", description="", task=lambda experiment: made)
-    given = {"batch_size": 6, "steps": 10, "noise_multiplier": 2.0, **options}
-    return own.with_options(given)
+def experiment(made, **options):
+    own = CentralExperiment(name="own", description="", task=lambda experiment: made)
+    usual = {"batch_size": 6, "steps": 10, "noise_multiplier": 2.0, "examples_per_user": 8}
+    return own.with_options({**usual, **options})
 
 
 def sums(users, most=MOST):
@@ -139,7 +139,14 @@ def test_a_user_s_epsilon_is_never_that_of_one_of_its_examples(monkeypatch):
         build(experiment(task(), examples_per_user=3))
 
 
-AGD = {"method": "agd", "target_epsilon": 1.0, "noise_multiplier": None, "steps": None}
+AGD = {
+    "method": "agd",
+    "target_epsilon": 1.0,
+    "examples_per_user": None,
+    "batch_size": None,
+    "noise_multiplier": None,
+    "steps": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -148,7 +155,7 @@ AGD = {"method": "agd", "target_epsilon": 1.0, "noise_multiplier": None, "steps"
         ({"relation": "replace-one"}, ["replace-one", "add-remove"]),
         ({"sampling": "fixed"}, [8]),
         ({"micro_batch": 2}, [2]),
-        (AGD | {"batch_size": None}, []),
+        (AGD, []),
     ],
 )
 def test_what_is_not_accounted_is_refused(options, named):
@@ -157,7 +164,7 @@ def test_what_is_not_accounted_is_refused(options, named):
 
 
 def test_a_task_of_the_other_kind_is_refused():
-    for made in (experiment(task(), cls=CentralExperiment), experiment(sixty())):
+    for made in (experiment(task(), examples_per_user=None), experiment(sixty())):
         with pytest.raises(ValueError):
             build(made)
 

@@ -26,5 +26,5 @@ def test_every_option_that_is_asked_for_is_one(file):
     tasks = (EncodedTagPredictionTask, NextWordsTask)
     known = {one.path for made in classes().values() for one in entries(made)}
     known |= {one.path for task in tasks for one in entries(task, prefix="task.")}
-    own = {"method", "examples_per_user"}  # of a class of its own
+    own = {"method"}
     assert {*ASKED.findall(file.read_text("utf-8"))} <= known | own

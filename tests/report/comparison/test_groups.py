@@ -45,7 +45,7 @@ def test_runs_are_compared_with_their_own_public_only_values(make_run) -> None:
 
 
 def of_epsilon(epsilon, cohort):
-    return {"options": {"target_epsilon": epsilon, "sampling.cohort": cohort}}
+    return {"options": {"target_epsilon": epsilon, "cohort": cohort}}
 
 
 def options_of(**changes):
@@ -66,7 +66,7 @@ def options_of(**changes):
         ([of_epsilon(2.0, 100.0), of_epsilon(8.0, 200.0)],
          {"target_epsilon 2": 1, "target_epsilon 8": 1}),
         ([of_epsilon(2.0, 100.0), of_epsilon(8.0, 200.0), of_epsilon(8.0, 300.0)],
-         {"sampling.cohort 100": 1, "sampling.cohort 200": 1, "sampling.cohort 300": 1}),
+         {"cohort 100": 1, "cohort 200": 1, "cohort 300": 1}),
         # What is not private is named by its noise.
         ([{"options": {"noise": "none", "target_epsilon": None}},
           {"options": {"noise": "gaussian", "target_epsilon": 2.0}}],

@@ -10,7 +10,7 @@ import fedpriv as fp
 from fedpriv.datasets.encoders import Encoder, add_encoder, added_encoders, encoders_dir
 from fedpriv.datasets.stackexchange.embeddings import make_embeddings
 from fedpriv.datasets.stackexchange.sentence_store import TEXTS
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise
 from fedpriv.experiments.build import build
 from fedpriv.experiments.tasks import EncodedTagPredictionTask
 from fedpriv.mechanisms import Clip
@@ -44,7 +44,7 @@ def trained(request, corpus, cache, tmp_path):
     experiment = FederatedExperiment(
         name="own", description="Tags on rows of an encoder.", rounds=1,
         task=EncodedTagPredictionTask(encoder=encoder.name, encoder_texts=request.param),
-        sampling=PoissonCohorts(cohort=20.0), bound=Clip(l2_clip_norm=2.0),
+        cohort=20.0, bound=Clip(l2_clip_norm=2.0),
         noise=GaussianNoise(multiplier=1.0),
     )  # fmt: skip
     run = fp.run(experiment, corpus=corpus.directory, out=tmp_path / "run")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedpriv.datasets.stackexchange.rosters import roster_sha256
-from fedpriv.experiments import FederatedExperiment, GaussianNoise, PoissonCohorts
+from fedpriv.experiments import FederatedExperiment, GaussianNoise
 from fedpriv.measures import Measure
 from fedpriv.mechanisms import Clip
 from fedpriv.mechanisms.gaussian import Gaussian
@@ -107,7 +107,7 @@ class ByFilter(FederatedExperiment):
 def experiment():
     return ByFilter(
         name="descent", description="Prices on the way.", task=lambda experiment, corpus: Near(),
-        noise=GaussianNoise(multiplier=1.0), sampling=PoissonCohorts(cohort=12.0),
+        noise=GaussianNoise(multiplier=1.0), cohort=12.0,
         delta=1e-3,
     )
 """

@@ -12,7 +12,8 @@ from fedpriv.privacy.statement.statement import privacy_statement
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOnUsers
-from fedpriv.training.permutation_sgd import Passes, StepSchedule, loss_constants
+from fedpriv.training.permutation_sgd import Passes, loss_constants
+from fedpriv.training.step_schedules import ConstantStep
 from tests.harness.resumed import resume_run
 from tests.harness.tag_runs import checkpoint, ledger_state
 from tests.running.methods.test_runs import BOLT_ON, started
@@ -36,7 +37,7 @@ class Raw(Fifty):
 
 def trained(raw, size=10, passes=2):
     algorithm = BoltOnUsers(
-        passes=Passes(passes=passes, batch_size=size, schedule=StepSchedule(rate=0.5)),
+        passes=Passes(passes=passes, batch_size=size, schedule=ConstantStep(rate=0.5)),
         constants=loss_constants("logistic", regulariser=0.1),
     )
     total: PartialSum = algorithm._trained({"w": np.zeros(1, np.float32)}, raw)

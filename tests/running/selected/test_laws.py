@@ -17,7 +17,7 @@ from tests.running.selected import topical
 
 KEY = Key.simulation(0)
 GONE = topical.ALONE
-ALL = ("sampling.cohort", "rounds", "bound.l2_clip_norm")  # settings that follow from the size
+ALL = ("cohort", "rounds", "bound.l2_clip_norm")  # settings that follow from the size
 LONE = "4888"  # a training thread that a public user asked
 
 

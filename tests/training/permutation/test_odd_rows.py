@@ -15,16 +15,16 @@ from fedpriv.training.bolt_on import Mistakes, Tuned
 from fedpriv.training.per_example.linear import LogisticGradients
 from fedpriv.training.permutation_sgd import (
     Passes,
-    StepSchedule,
     loss_constants,
     shortened,
 )
+from fedpriv.training.step_schedules import ConstantStep
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import assert_same, contributed, linear_sgd, zeros
 from tests.training.per_example.linear.case import logistic_residual, softmax_residual
 
 KEY = Key.simulation(5)
-PASSES = Passes(passes=2, batch_size=2, schedule=StepSchedule(rate=0.1))
+PASSES = Passes(passes=2, batch_size=2, schedule=ConstantStep(rate=0.1))
 ODD = [np.nan, np.inf, -np.inf]
 
 

@@ -15,8 +15,14 @@ from fedpriv.training.bolt_on import BoltOnUsers, output_noise, plan_of_release
 from fedpriv.training.permutation_sgd import (
     Constants,
     Passes,
-    StepSchedule,
     loss_constants,
+)
+from fedpriv.training.step_schedules import (
+    ConstantStep,
+    DecreasingStep,
+    PowerStep,
+    SquareRootStep,
+    StronglyConvexStep,
 )
 from tests.harness.combinations import each_once
 from tests.harness.refusals import refuses
@@ -45,7 +51,7 @@ def test_an_example_of_a_batch_that_is_not_full_counts_as_any_other():
     At params of zero a logistic loss has the derivative 1/2, of an input 1 and a bias, shortened
     to length 1 together; its own number of examples would move the result four times as far.
     """
-    passes = Passes(batch_size=4, schedule=StepSchedule(rate=1.0), last_batch="divided")
+    passes = Passes(batch_size=4, schedule=ConstantStep(rate=1.0), last_batch="divided")
     x = np.zeros((5, 1), np.float32)
     last = passes.orders(5, KEY.fold("order"))[0][-1]
     present = np.arange(5) == last
@@ -60,26 +66,26 @@ def test_an_example_of_a_batch_that_is_not_full_counts_as_any_other():
 
 class TestNumbers:
     def test_a_constant_step(self):
-        constant = StepSchedule(rate=0.01)
+        constant = ConstantStep(rate=0.01)
         assert replaced(constant, m=100, k=10) == pytest.approx(0.2)
         assert replaced(constant, m=100, k=10, b=50) == pytest.approx(0.004)
 
     def test_strong_convexity(self):
         """L = 2, γ = .01, m = 1000: 2L/γm = .4, and a constant .1 comes to .632607 in the limit."""
         made = Constants(name="toy", lipschitz=2.0, smoothness=1.0, convexity=0.01)
-        shrinking = StepSchedule(name="strongly-convex")
+        shrinking = StronglyConvexStep()
         for k, b, least in ((1, 1, 0.399), (10, 1, 0.399), (10, 10, 0.399), (5, 50, 0.25)):
             found = replaced(shrinking, m=1000, k=k, b=b, constants=made)
             # No closed form knows of steps that are still held at 1/β: five passes of 20 are.
             assert least <= found <= 0.4 * (1 + 1e-12)
-        constant = StepSchedule(rate=0.1)
+        constant = ConstantStep(rate=0.1)
         found = [replaced(constant, m=1000, k=k, constants=made) for k in (1, 5, 40)]
         assert found == sorted(found) and found[-1] == pytest.approx(0.632607, abs=1e-6)
         assert found[-1] <= 0.632607 + 5e-7
 
     def test_users(self):
         """K = 3, b = 10, m = 100, k = 5, η = .05 on linear losses: .15."""
-        passes = Passes(passes=5, batch_size=10, schedule=StepSchedule(rate=0.05))
+        passes = Passes(passes=5, batch_size=10, schedule=ConstantStep(rate=0.05))
         algorithm = BoltOnUsers(passes=passes, constants=QUARTER, local_steps=3)
         assert 2 * algorithm.sensitivity(100) == pytest.approx(0.15, rel=2e-3)
         halved = replace(algorithm, server_rate=0.5)
@@ -110,7 +116,7 @@ def far_apart(number, width=2):
 def test_examples_of_the_models_come_near():
     """A pass of logistic steps along one input: 90 % of the bound where no loss saturates."""
     m = 40
-    passes = Passes(passes=2, batch_size=4, schedule=StepSchedule(rate=0.02))
+    passes = Passes(passes=2, batch_size=4, schedule=ConstantStep(rate=0.02))
     x, bound = far_apart(m, 3), passes.displacement(loss_constants("logistic"), m)
     y = np.tile([0, 1], m // 2)
     ends = []
@@ -134,16 +140,18 @@ MODELS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "regulariser", "kind"),
+    ("schedule", "regulariser", "kind"),
     each_once(
         [
-            *itertools.product(["constant", "decreasing", "square-root"], [0.0, 0.05]),
-            ("strongly-convex", 0.05),
+            *itertools.product(
+                [ConstantStep, PowerStep, DecreasingStep, SquareRootStep], [0.0, 0.05]
+            ),
+            (StronglyConvexStep, 0.05),
         ],
         MODELS.keys(),
     ),
 )
-def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
+def test_measured_distances_never_pass_the_bound(kind, schedule, regulariser):
     """Random data, adversarial data, projections, averages, batches: one example there or not,
     or another in its place."""
     make, _, k = MODELS[kind]
@@ -151,13 +159,13 @@ def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
     rng = np.random.default_rng(7)
     for case in range(12):
         m, d = int(rng.integers(12, 40)), int(rng.integers(1, 6))
-        rate = None
-        if name == "constant":
-            rate = float(rng.uniform(0.1, 1.0)) / made.smoothness
+        rate = {}
+        if issubclass(schedule, ConstantStep):
+            rate = {"rate": float(rng.uniform(0.1, 1.0)) / made.smoothness}
         passes = Passes(
             passes=int(rng.integers(1, 5)),
             batch_size=int(rng.integers(1, 7)),
-            schedule=StepSchedule(name=name, rate=rate),
+            schedule=schedule(**rate),
             radius=float(rng.uniform(0.5, 5)) if case % 3 == 0 else None,
             average=case % 4 == 0,
             reshuffled=case % 2 == 0,
@@ -181,7 +189,7 @@ def test_measured_distances_never_pass_the_bound(kind, name, regulariser):
 
 def test_one_vs_all_moves_as_far_as_it_says():
     """A row that is wrong for all ten classes: 90 % of √10 L₀, which no single class explains."""
-    passes = Passes(passes=1, batch_size=1, schedule=StepSchedule(rate=0.02))
+    passes = Passes(passes=1, batch_size=1, schedule=ConstantStep(rate=0.02))
     made, m, k = loss_constants("one-vs-all", num_classes=10), 12, 10
     start = at_zero(2, k)
     start["weight"][0] = 40.0  # every logit of the row is high
@@ -205,8 +213,8 @@ class TestRefusals:
             (1.1, loss_constants("logistic", regulariser=0.75), "1/β"),
         ):
             with refuses(ValueError, limit):
-                StepSchedule(rate=rate).rates(10, constants=made, num_examples=10)
-        StepSchedule(rate=8.0).rates(10, constants=QUARTER, num_examples=10)
+                ConstantStep(rate=rate).rates(10, constants=made, num_examples=10)
+        ConstantStep(rate=8.0).rates(10, constants=QUARTER, num_examples=10)
 
 
 @pytest.mark.parametrize("delta", [None, 1e-5])

@@ -17,7 +17,8 @@ from fedpriv.runs.prepared import start_run
 from fedpriv.sums import PartialSum
 from fedpriv.training.bolt_on import BoltOn, BoltOnUsers, Tuned
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation_sgd import LONGEST_START, Passes, StepSchedule, loss_constants
+from fedpriv.training.permutation_sgd import LONGEST_START, Passes, loss_constants
+from fedpriv.training.step_schedules import ConstantStep, DecreasingStep
 from fedpriv.training.wrapped_sgd import Wrapped
 from tests.harness.refusals import refuses
 from tests.harness.toys_of_training import bounded, zeros
@@ -81,7 +82,7 @@ class Raw:
     [(0.0, 0.1), (-12.0, 0.5), (-1.5 * 2**10, 2.0**-13 * 0.502), (-1.5 * 2**14, 2.0**-10 * 0.502)],
 )
 def test_so_do_users(start, rate, share):
-    passes = Passes(passes=1, batch_size=50, schedule=StepSchedule(rate=min(rate / share, 7.9)))
+    passes = Passes(passes=1, batch_size=50, schedule=ConstantStep(rate=min(rate / share, 7.9)))
     algorithm = BoltOnUsers(
         passes=passes, constants=loss_constants("logistic"), server_rate=share,
         longest_start=abs(start),
@@ -137,7 +138,7 @@ def of_schedule(schedule, size, passes, **more):
 def test_the_longest_update_that_is_let_through_is_within_the_sensitivity(
     number, size, passes, more
 ):
-    algorithm = of_schedule(StepSchedule(rate=0.25), size, passes, **more)
+    algorithm = of_schedule(ConstantStep(rate=0.25), size, passes, **more)
     start = zeros(w=1)
     here, gone = (algorithm._trained(start, Longest(number, t)).total["w"] for t in (True, False))
     assert 0 < abs(here - gone)[0] <= algorithm.sensitivity(number)
@@ -146,14 +147,14 @@ def test_the_longest_update_that_is_let_through_is_within_the_sensitivity(
 
 
 def test_where_steps_become_shorter_an_early_one_is_not_let_through_late():
-    algorithm = of_schedule(StepSchedule(name="decreasing", exponent=0.0), 2, 5)
+    algorithm = of_schedule(DecreasingStep(exponent=0.0), 2, 5)
     algorithm._trained(zeros(w=1), Longest(4))
     with pytest.raises(ValueError):
         algorithm._trained(zeros(w=1), AsLongAsTheFirst(4))
 
 
 def test_the_room_is_what_it_says():
-    passes = Passes(schedule=StepSchedule(rate=0.5), batch_size=2)
+    passes = Passes(schedule=ConstantStep(rate=0.5), batch_size=2)
     made = loss_constants("logistic")
     step = 0.5 / 2
     for start in (0.0, 3.0, 1e6):
@@ -187,7 +188,7 @@ def test_one_that_there_is_no_room_for_is_refused_before_anything_is_written(tin
     assert not (tmp_path / "users").exists()
     with pytest.raises(ValueError):
         BoltOn().init({"w": np.ones(2)})
-    sgd = task.train.permutation_sgd(Passes(schedule=StepSchedule(rate=0.1)), regulariser=0.0)
+    sgd = task.train.permutation_sgd(Passes(schedule=ConstantStep(rate=0.1)), regulariser=0.0)
     twice = replace(sgd, passes=replace(sgd.passes, passes=2))
     tuned = Tuned(choices=(sgd, twice), choice=PrivateChoice(epsilon=1.0))
     with pytest.raises(ValueError):

@@ -16,7 +16,8 @@ from fedpriv.rng import Key
 from fedpriv.runs.folder import RunFolder
 from fedpriv.runs.loop import rounds
 from fedpriv.training.bolt_on import CHOSEN, Tuned, candidate
-from fedpriv.training.permutation_sgd import Passes, StepSchedule, loss_constants
+from fedpriv.training.permutation_sgd import Passes, loss_constants
+from fedpriv.training.step_schedules import ConstantStep
 from tests.harness.toys_of_training import assert_same, linear_sgd, zeros
 from tests.running.by_hand import components
 from tests.training.per_example.linear.case import logistic_residual
@@ -30,7 +31,7 @@ def tuned(epsilon=0.5, number=NUMBER, present=None, rates=(0.5, 2.0, 1e-6)):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(number, 3)).astype(np.float32)
     y = (x[:, 0] > 0).astype(np.int64)
-    passes = [Passes(passes=2, schedule=StepSchedule(rate=rate)) for rate in rates]
+    passes = [Passes(passes=2, schedule=ConstantStep(rate=rate)) for rate in rates]
     first = linear_sgd(x, y, there=present, name="weight", residual=logistic_residual,
                        constants=loss_constants("logistic"), passes=passes[0])  # fmt: skip
     choices = tuple(replace(first, passes=one) for one in passes)

@@ -1195,8 +1195,8 @@ FAULTS = (
         name="twice_the_micro_batches",
         behaviour="Micro-batches are half as large as they are said to be.",
         module="fedpriv.experiments.averaging",
-        old="round(self.batch_size / self.micro_batch)",
-        new="round(2 * self.batch_size / self.micro_batch)",
+        old="round(self.expected_batch(task.num_train) / self.micro_batch)",
+        new="round(2 * self.expected_batch(task.num_train) / self.micro_batch)",
         tests=("oracles/test_adadps.py::test_micro_batches",),
     ),
     Fault(
