@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from fedpriv.studies.study import Study as Study
     from fedpriv.tasks.checks import check_task as check_task
     from fedpriv.training.algorithm import ArrayState as ArrayState
+    from fedpriv.training.convex_losses import Constants as Constants
     from fedpriv.training.local.module import load_params as load_params
     from fedpriv.training.local.module import module_params as module_params
-    from fedpriv.training.permutation_sgd import Constants as Constants
     from fedpriv.training.permutation_sgd import loss_constants as loss_constants
     from fedpriv.training.step_schedules import ConstantStep as ConstantStep
     from fedpriv.training.step_schedules import DecreasingStep as DecreasingStep
@@ -88,7 +88,8 @@ _ROOMS = {
     "fedpriv.tasks.checks": ("check_task",),
     "fedpriv.training.algorithm": ("ArrayState",),
     "fedpriv.training.local.module": ("load_params", "module_params"),
-    "fedpriv.training.permutation_sgd": ("Constants", "loss_constants"),
+    "fedpriv.training.convex_losses": ("Constants",),
+    "fedpriv.training.permutation_sgd": ("loss_constants",),
     "fedpriv.training.step_schedules": (
         "ConstantStep",
         "DecreasingStep",

@@ -32,8 +32,9 @@ from fedpriv.privacy.epsilon import Epsilon
 from fedpriv.privacy.plan import Unit
 from fedpriv.ranges import positive_float, positive_int
 from fedpriv.training.bolt_on import BoltOn, output_noise, plan_of_release
+from fedpriv.training.convex_losses import Constants
 from fedpriv.training.per_example.example_sum import example_ids
-from fedpriv.training.permutation_sgd import Constants, Passes, loss_constants
+from fedpriv.training.permutation_sgd import Passes, loss_constants
 from fedpriv.training.step_schedules import ConstantStep, StepSchedule
 from fedpriv.training.wrapped_sgd import Train, Wrapped
 from fedpriv.tree import Params

@@ -33,6 +33,7 @@ from fedpriv.measures import ACCURACY, LOSS, RECALL_AT_5
 from fedpriv.mechanisms.side_information import PublicWords
 from fedpriv.rng import Key
 from fedpriv.tasks.task import EMPTY, TaskDescription, ViewTask
+from fedpriv.training.convex_losses import Constants
 from fedpriv.training.devices import usable_device
 from fedpriv.training.evaluate import WHOLE, ClassScores, Metrics, Part, Total, combined
 from fedpriv.training.local.schedule import LocalSgd
@@ -43,7 +44,7 @@ from fedpriv.training.per_example.linear import (
     losses_on_line,
     softmax_losses,
 )
-from fedpriv.training.permutation_sgd import Constants, loss_constants
+from fedpriv.training.permutation_sgd import loss_constants
 from fedpriv.training.public_learning import PublicLearner, tag_learner
 from fedpriv.training.public_selection import PublicFold
 from fedpriv.training.work import Trainer

@@ -40,12 +40,8 @@ from fedpriv.ranges import Range, finite_float, positive_int
 from fedpriv.rng import Key
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, RawSums, SumRequest
-from fedpriv.training.permutation_sgd import (
-    LONGEST_START,
-    Constants,
-    Passes,
-    PermutationSgd,
-)
+from fedpriv.training.convex_losses import Constants
+from fedpriv.training.permutation_sgd import LONGEST_START, Passes, PermutationSgd
 from fedpriv.training.work import Attempt, Users, Work
 from fedpriv.tree import Params
 

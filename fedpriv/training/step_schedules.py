@@ -10,22 +10,20 @@ square-root       2 / (β (√t + m^c))              convex
 strongly-convex   min(1/β, 1/(γt))                strongly convex
 ================  ==============================  ============================================
 
-β and γ are of the loss (`fedpriv.training.permutation_sgd.Constants`), m the number of examples.
+β and γ are of the loss (`fedpriv.training.convex_losses.Constants`), m the number of examples.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fedpriv.parts import Fraction, Part, PositiveFloat
 from fedpriv.ranges import positive_int
-
-if TYPE_CHECKING:  # which loads scipy
-    from fedpriv.training.permutation_sgd import Constants
+from fedpriv.training.convex_losses import Constants
 
 
 class StepSchedule(Part, ABC):

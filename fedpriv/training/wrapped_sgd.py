@@ -16,7 +16,8 @@ import numpy as np
 from fedpriv import tree
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import SumRequest
-from fedpriv.training.permutation_sgd import Constants, Passes, shortened, updates_of
+from fedpriv.training.convex_losses import Constants
+from fedpriv.training.permutation_sgd import Passes, shortened, updates_of
 from fedpriv.training.work import Attempt, Users, Work
 
 # What a result may be longer than its path, for the rounding on the way.

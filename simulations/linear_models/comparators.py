@@ -21,7 +21,8 @@ from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.ranges import Range, finite_float, positive_float, positive_int, probability
 from fedpriv.sums import PartialSum
 from fedpriv.training.algorithm import Algorithm, ArrayState, Context, Door, RawSums, SumRequest
-from fedpriv.training.permutation_sgd import Constants, Passes, PermutationSgd
+from fedpriv.training.convex_losses import Constants
+from fedpriv.training.permutation_sgd import Passes, PermutationSgd
 from fedpriv.training.step_schedules import ConstantStep
 from fedpriv.training.work import Attempt, Users, Work
 from simulations.linear_models.perturbation import ObjectiveNoise, SphereRows

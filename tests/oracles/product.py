@@ -44,6 +44,7 @@ from fedpriv.runs.loop import rounds
 from fedpriv.tasks.central import CentralTask, zeros
 from fedpriv.tasks.module_task import ModuleTask
 from fedpriv.training.bolt_on import Tuned
+from fedpriv.training.convex_losses import Constants
 from fedpriv.training.local.schedule import LocalSgd
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import (
@@ -52,11 +53,7 @@ from fedpriv.training.per_example.linear import (
     linear_metrics,
 )
 from fedpriv.training.periodic_shift import Shift
-from fedpriv.training.permutation_sgd import (
-    Constants,
-    Passes,
-    loss_constants,
-)
+from fedpriv.training.permutation_sgd import Passes, loss_constants
 from fedpriv.training.step_schedules import ConstantStep, StepSchedule
 from simulations.adadps import toy as adadps_toy
 from simulations.linear_models import comparators

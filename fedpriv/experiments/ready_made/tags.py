@@ -108,7 +108,7 @@ def adadps_algorithm3_tags() -> FederatedExperiment:
     """
     return FederatedExperiment(
         name="adadps-algorithm3-tags",
-        description="AdaDPS's Algorithm 3: local steps over word frequencies, server momentum.",
+        description="AdaDPS as published: local steps over word frequencies, server momentum.",
         rounds=100,
         local=LocalSgd(learning_rate=30.0),
         precondition=InSteps(side_information=Frequency(preconditioner_gain=200.0)),

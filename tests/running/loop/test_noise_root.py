@@ -12,7 +12,7 @@ from fedpriv.checkpoints.store import CheckpointStore
 from fedpriv.experiments.averaging import FederatedExperiment
 from fedpriv.experiments.experiment import methods_of
 from fedpriv.experiments.load import find_experiments
-from fedpriv.mechanisms import Clip, preconditioners
+from fedpriv.mechanisms import Clip
 from fedpriv.rng import Key
 from fedpriv.runs import folder
 from fedpriv.runs.document import read_document
@@ -119,7 +119,6 @@ def test_the_name_stands_for_code_that_cannot_be_hashed():
     for change in (
         {"bound": Longest(l2_clip_norm=0.5)},
         {"task": lambda experiment: None},
-        {"statistics": preconditioners.adagrad(regulariser=1.0)},
         {},
     ):
         custom = replace(derived if not change else experiment, **change)

@@ -9,7 +9,7 @@ from fedpriv.privacy.ledger.state import read_ledger
 from fedpriv.privacy.statement.verify import verify_run
 from fedpriv.runs.folder import RunFolder
 from fedpriv.tasks.module_task import ModuleTask
-from fedpriv.training.permutation_sgd import Constants
+from fedpriv.training.convex_losses import Constants
 from tests.harness.toy_users import person
 from tests.harness.toys_of_training import labelled
 

@@ -17,9 +17,10 @@ from fedpriv.privacy.plan import FilterPlan, Plan
 from fedpriv.privacy.sampling import Everybody, Partition, PoissonSampler
 from fedpriv.rng import Key
 from fedpriv.runs.loop import rounds
+from fedpriv.training.convex_losses import Constants
 from fedpriv.training.per_example.example_sum import CentralSum
 from fedpriv.training.per_example.linear import LogisticGradients
-from fedpriv.training.permutation_sgd import Constants, loss_constants
+from fedpriv.training.permutation_sgd import loss_constants
 from simulations.linear_models.comparators import (
     NoisyDescent,
     bst14,

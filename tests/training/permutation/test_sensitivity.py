@@ -12,11 +12,8 @@ import pytest
 from fedpriv.mechanisms.event import Relation
 from fedpriv.rng import Key
 from fedpriv.training.bolt_on import BoltOnUsers, output_noise, plan_of_release
-from fedpriv.training.permutation_sgd import (
-    Constants,
-    Passes,
-    loss_constants,
-)
+from fedpriv.training.convex_losses import Constants
+from fedpriv.training.permutation_sgd import Passes, loss_constants
 from fedpriv.training.step_schedules import (
     ConstantStep,
     DecreasingStep,

@@ -969,9 +969,9 @@ FAULTS = (
     Fault(
         name="steps_too_long_for_strong_convexity",
         behaviour="Steps of a strongly convex loss may be twice as long as contractions are.",
-        module=_PERMUTATION,
-        old="limit = (2.0 if gamma == 0.0 else 1.0) / beta",
-        new="limit = 2.0 / beta",
+        module=f"{_TRAINING}.step_schedules",
+        old='else (1.0 / beta, "1/β")',
+        new='else (2.0 / beta, "1/β")',
         tests=(
             "training/permutation/test_sensitivity.py::TestRefusals::test_steps_that_are_too_long",
         ),
