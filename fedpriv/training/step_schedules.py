@@ -137,7 +137,6 @@ class StronglyConvexStep(StepSchedule):
         """
         if constants.convexity == 0.0:
             raise ValueError(
-                "schedule 'strongly-convex' needs a regulariser; give one above 0, or another "
-                "schedule"
+                "step 'strongly-convex' needs a regulariser; give one above 0, or another schedule"
             )
         return np.minimum(1.0 / constants.smoothness, 1.0 / (constants.convexity * t))
