@@ -111,7 +111,7 @@ class CyclicSampling(Sampling):
 
     Attributes:
         min_separation: How many groups, and so how many rounds until one comes back; none for
-            groups of the size that is given, or for 20.
+            as many as have at least the size that is given, or for 20.
         max_participations: Rounds of one user at most; none for as many as fit.
     """
 
@@ -128,7 +128,9 @@ class CyclicSampling(Sampling):
         """Return the sampler; see `Sampling.sampler`."""
         groups, mean = self.min_separation, size
         if groups is None:
-            groups, mean = 20 if size is None else max(1, int(number / size)), None
+            if size is not None and size > number:
+                raise ValueError(f"size {size:g} is above the {number} there are; lower it")
+            groups, mean = 20 if size is None else int(number / size), None
         return CyclicSampler(
             num_users=number,
             groups=groups,
