@@ -35,8 +35,11 @@ _SUGGESTIONS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(("target-delta",), ("delta",)),
     **dict.fromkeys(("epochs", "num-epochs"), ("local-epochs", "steps")),
     **dict.fromkeys(("batch-size", "minibatch-size", "batch"), ("local-batch-size", "batch-size")),
-    **dict.fromkeys(("clients", "clients-per-round", "num-clients", "cohort-size"), ("cohort",)),
-    **dict.fromkeys(("num-rounds", "iterations", "num-steps"), ("rounds", "steps")),
+    **dict.fromkeys(
+        ("clients", "clients-per-round", "num-clients", "cohort-size", "cohort"),
+        ("cohort", "batch-size"),
+    ),
+    **dict.fromkeys(("num-rounds", "iterations", "num-steps", "rounds"), ("rounds", "steps")),
     **dict.fromkeys(("steps",), ("rounds",)),
     **dict.fromkeys(
         ("optimizer", "optimiser", "server-optimizer", "server-optimiser"), ("server", "optimizer")

@@ -271,6 +271,12 @@ def test_what_is_like_none_lists_all():
         load_experiment("dp-fedavg-tags").with_options({"zzz": 3})
 
 
+@pytest.mark.parametrize(("given", "meant"), [("cohort", "batch-size"), ("rounds", "steps")])
+def test_an_option_of_users_leads_to_that_of_examples(given, meant):
+    with refuses(ValueError, given, meant):
+        load_experiment("dp-sgd-cifar").with_options({given: 20})
+
+
 def test_every_alias_leads_to_an_option():
     tags = entries(TagPredictionTask, prefix="task.")
     names = [OptionIndex((*tags, *entries(made))) for made in classes().values()]
