@@ -49,7 +49,7 @@ class Seen(LogisticGradients):
 class LargestOfSixty(PublicStatistics):
     """Statistics of one's own."""
 
-    kind: ClassVar[str] = "public-largest"
+    kind: ClassVar[str] = "largest-of-sixty"
 
     def statistics(self):
         return Statistics(second=lambda v, g: np.maximum(np.float32(0.9) * v, np.abs(g)))
@@ -92,8 +92,8 @@ KINDS = {
     "public-adam, epoch": {"refresh": "epoch"},
     "public-adagrad, step": {},
     "public-adagrad, epoch": {"refresh": "epoch"},
-    "public-largest": {},
-    "public-largest, epoch": {"refresh": "epoch"},
+    "largest-of-sixty": {},
+    "largest-of-sixty, epoch": {"refresh": "epoch"},
     "ideal": {},
     "r-pub": {},
     "r-pub, epoch": {"refresh": "epoch"},
